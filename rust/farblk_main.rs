@@ -125,7 +125,9 @@ impl kernel::Module for Farblk {
         let host = Host::new(client.devices(), files.client, files.maps)?;
         let connections = Connections(exports.adapters.clone());
         let connections = files.server.read_only_file(c"connections", connections);
-        let stats = files.server.read_only_file(c"counters", ServerCounters(server_stats));
+        let stats = files
+            .server
+            .read_only_file(c"counters", ServerCounters(server_stats));
         let connections_memory = KBox::new_uninit(GFP_KERNEL)?;
         let stats_memory = KBox::new_uninit(GFP_KERNEL)?;
         let config = config::register(host, exports)?;

@@ -36,7 +36,8 @@ WITHOUT_EXAMPLE = {
     "Param": "only samples have it, so it is no part of the module that examples are compiled in",
     "Value": "as Param",
 }
-# Those of drivers/infiniband in Linux 7.3, that of the tests, and of two devices, alone or as a part of a name.
+# Those of drivers/infiniband in Linux 7.3, that of the tests, and of two devices, alone or as a
+# part of a name.
 DRIVERS = "bng_re|bnxt|cxgb4|efa|erdma|hfi1|hns|ionic|irdma|mana|mlx4|mlx5|mthca|ocrdma|pvrdma|qedr|qib|rdmavt|rvt|rxe|siw|testhca|usnic|connectx|e810"
 DRIVER = re.compile(rf"(?<![a-z])(?:{DRIVERS})(?![a-z])", re.I)
 QUIRKS = ROOT / "rdma/quirks.rs"

@@ -364,8 +364,8 @@ impl<T: GroupOperations> NewGroup<T> {
 
     /// Lets this directory and its default groups count for a subsystem.
     fn count(&mut self, user: &User) {
-        // SAFETY: By the type invariants the group is valid, as are those that it has taken over, and nobody
-        // else knows them.
+        // SAFETY: By the type invariants the group is valid, as are those that it has taken over,
+        // and nobody else knows them.
         unsafe { Head::count(self.0.as_ptr().cast(), user) };
     }
 

@@ -234,10 +234,10 @@ impl AnyCq {
         );
         match (this, raw) {
             // The core has no argument for a handler of its own queues' interrupts, and this one is
-            // needed: a software device such as rxe tells of completions in a task, where the
-            // softirq that the core's handler raises waits for ksoftirqd, which costs each I/O a
-            // thread's hop. `comp_handler()` has the core's handler called in an `irq_work`, at the
-            // end of which softirqs run. In the interrupt of a device it calls it at once.
+            // needed: a device in software tells of completions in a task, where the softirq that
+            // the core's handler raises waits for ksoftirqd, which costs each I/O a thread's hop.
+            // `comp_handler()` has the core's handler called in an `irq_work`, at the end of which
+            // softirqs run. In the interrupt of a device it calls it at once.
             (Ok(this), Some(raw)) if this.softirq => {
                 // INVARIANT: `self` becomes the context.
                 // SAFETY: The queue is ours, and without queue pairs there is no interrupt that

@@ -220,10 +220,7 @@ impl Device {
     ///
     /// `raw` must be a device that stays registered until the completion that [`Self::gone`]
     /// returns is complete.
-    pub(super) unsafe fn new(
-        raw: NonNull<bindings::ib_device>,
-        owner: Owner,
-    ) -> Result<Arc<Self>> {
+    pub(super) unsafe fn new(raw: NonNull<bindings::ib_device>, owner: Owner) -> Result<Arc<Self>> {
         // SAFETY: The caller gives a registered device, whose attributes do not change.
         let attrs = unsafe { &*core::ptr::addr_of!((*raw.as_ptr()).attrs) };
         // SAFETY: The caller gives a registered device.

@@ -5,9 +5,9 @@
 //! # Beside the kernel crate's `dma` and `scatterlist`
 //!
 //! These two map memory for a [`kernel::device::Device`] that does DMA. An RDMA device need not
-//! have such a one: `rdma_rxe` and `siw` have no `dma_device`, and take the CPU's addresses of
-//! memory in place of DMA addresses. The functions `ib_dma_*()` know of that
-//! (`ib_uses_virt_dma()`), so those who use RDMA devices map memory by these, in C as here.
+//! have such a one: those in software have no `dma_device`, and take the CPU's addresses of memory
+//! in place of DMA addresses. The functions `ib_dma_*()` know of that (`ib_uses_virt_dma()`), so
+//! those who use RDMA devices map memory by these, in C as here.
 //!
 //! Nor do they have what is needed where there is such a device. They want proof that a driver is
 //! bound to it (`Device<Bound>`), which is that driver's, and not an RDMA client's. `kernel::dma`

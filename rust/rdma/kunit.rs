@@ -126,7 +126,9 @@ use crate::rdma::{
 };
 use core::net::SocketAddr;
 use kernel::{
-    impl_has_work, new_mutex, new_work,
+    impl_has_work,
+    new_mutex,
+    new_work,
     page::PAGE_SIZE,
     prelude::*,
     sync::{

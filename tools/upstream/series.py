@@ -24,7 +24,8 @@ import pages
 HERE = pathlib.Path(__file__).resolve().parent.parent.parent
 DRIVER = "drivers/block/farblk"
 PAGES = "Documentation/admin-guide/blockdev/farblk"
-# The pages of the driver. The others are of the tool, and of this project's build, tests and packages.
+# The pages of the driver. The others are of the tool, and of this project's build, tests and
+# packages.
 OF_THE_DRIVER = ("configfs", "protocol", "rdma", "security", "server", "sessions")
 # Files of floors 0 and 1 that only samples use, or files that are not in the series; what must
 # not compile; and helpers that the kernel crate has with the patches of upstream/rust.

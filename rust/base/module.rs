@@ -42,6 +42,8 @@ use kernel::ModuleMetadata;
 pub(crate) struct ModuleRef(());
 
 /// Takes a reference to module `M`, which is this one, unless it is being unloaded. Any context.
+// It is here so that calls have the form of those in the series.
+#[allow(clippy::extra_unused_type_parameters)]
 pub(crate) fn try_get<M: ModuleMetadata>() -> Option<ModuleRef> {
     // SAFETY: `__this_module` is this module, which is loaded.
     if unsafe { bindings::try_module_get(&raw mut bindings::__this_module) } {

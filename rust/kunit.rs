@@ -2,8 +2,8 @@
 
 //! Helpers of the KUnit suites.
 //!
-//! The suites are built if the kernel has `CONFIG_KUNIT=y` and
-//! `CONFIG_FARBLK_KUNIT_TEST=y` is set. They run when the module is loaded.
+//! The suites are built if the kernel has `CONFIG_KUNIT=y` and `CONFIG_FARBLK_KUNIT_TEST=y` is set.
+//! They run when the module is loaded.
 //!
 //! The `assert!` of KUnit ends the thread of a test without dropping its values. The RDMA objects
 //! would then stay, and the module could not be unloaded. So tests return a `Result` and use

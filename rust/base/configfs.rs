@@ -153,7 +153,7 @@ struct Head {
     subsystem: Opaque<bindings::configfs_subsystem>,
     /// Written only before the group is attached.
     role: Role,
-    /// Counts the group for the subsystem that it is a part of, until it is freed. As `role`.
+    /// Counts the group for its subsystem until it is freed. Written only when `role` is.
     _user: Option<User>,
 }
 

@@ -42,7 +42,7 @@ use kernel::ModuleMetadata;
 pub(crate) struct ModuleRef(());
 
 /// Takes a reference to module `M`, which is this one, unless it is being unloaded. Any context.
-// It is here so that calls have the form of those in the series.
+// Callers name the module as they do in the series, where it is not always this one.
 #[allow(clippy::extra_unused_type_parameters)]
 pub(crate) fn try_get<M: ModuleMetadata>() -> Option<ModuleRef> {
     // SAFETY: `__this_module` is this module, which is loaded.

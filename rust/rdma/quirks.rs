@@ -66,8 +66,8 @@
 //!
 //! # Unreliable queue pairs
 //!
-//! `rdma_rxe` does these things otherwise than the specification wants, which
-//! the documentation warns of and the suites allow for:
+//! `rdma_rxe` does these things otherwise than the specification wants, which the documentation
+//! warns of and the suites allow for:
 //!
 //! - A message that is longer than its receive fails the receive and the queue pair
 //!   ([`Quirks::long_message_fails`]), rather than be lost.

@@ -60,8 +60,8 @@ mod tests {
     fn memory_comes_piece_by_piece() -> Result {
         let len = 2 * PageChunks::CHUNK + 3 * PAGE_SIZE;
         let mut builder = PageChunksBuilder::new(len, NumaNode::NO_NODE)?;
-        check!(matches!(builder.len(), 0) && builder.is_incomplete());
-        let mut steps = 0;
+        let (begun, mut steps) = (builder.len(), 0);
+        check!(begun == 0 && builder.is_incomplete());
         while builder.is_incomplete() {
             let before = builder.len();
             builder.grow(PAGE_SIZE)?;

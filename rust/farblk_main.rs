@@ -118,11 +118,17 @@ impl kernel::Module for Farblk {
         // Also if what follows fails: locals drop in the reverse order.
         let code = base::users::CodeUsers;
         let release = ReleaseQueue::new(c"farblk_release")?;
-        let client = Registration::new(Hcas)?;
+        let client = Registration::new(Hcas, release.handle())?;
         let server_stats = server::stats::Server::new()?;
         let files = server::stats::Files::new();
-        let exports = Exports::new(client.devices(), server_stats.clone(), files.exports)?;
-        let host = Host::new(client.devices(), files.client, files.maps)?;
+        let devices = client.devices();
+        let exports = Exports::new(
+            devices,
+            release.handle(),
+            server_stats.clone(),
+            files.exports,
+        )?;
+        let host = Host::new(devices, release.handle(), files.client, files.maps)?;
         let connections = Connections(exports.adapters.clone());
         let connections = files.server.read_only_file(c"connections", connections);
         let stats = files

@@ -85,8 +85,11 @@ mod percpu_ref {
     use crate::{
         base::{
             completion::Completion,
-            percpu_ref::PercpuRef,
-            workqueue::OwnedQueue, //
+            owned_queue::{
+                OwnedQueue,
+                WqFlags, //
+            },
+            percpu_ref::PercpuRef, //
         },
         kunit::check,
     };
@@ -150,7 +153,7 @@ mod percpu_ref {
             }? Error),
             GFP_KERNEL,
         )?;
-        let queue = OwnedQueue::ordered(c"farblk_kunit")?;
+        let queue = OwnedQueue::new_ordered(c"farblk_kunit", WqFlags::MEM_RECLAIM)?;
         let first = waiter.users.tryget_live();
         let second = waiter.users.tryget_live();
         check!(queue.enqueue(waiter.clone()).is_ok());
@@ -177,8 +180,11 @@ mod rcu {
     use crate::{
         base::{
             completion::Completion,
-            rcu::RcuSlot,
-            workqueue::OwnedQueue, //
+            owned_queue::{
+                OwnedQueue,
+                WqFlags, //
+            },
+            rcu::RcuSlot, //
         },
         kunit::check,
     };
@@ -278,7 +284,7 @@ mod rcu {
             GFP_KERNEL,
         )?;
         reader.place.replace(Some(Counted::new(&count, 1)?));
-        let queue = OwnedQueue::ordered(c"farblk_kunit")?;
+        let queue = OwnedQueue::new_ordered(c"farblk_kunit", WqFlags::MEM_RECLAIM)?;
         check!(queue.enqueue(reader.clone()).is_ok());
         reader.got.wait();
         let old = reader.place.replace(None);

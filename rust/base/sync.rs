@@ -203,7 +203,10 @@ pub(crate) fn yield_cpu() {
 mod tests {
     use super::*;
     use crate::{
-        base::workqueue::OwnedQueue, //
+        base::owned_queue::{
+            OwnedQueue,
+            WqFlags, //
+        },
         kunit::check,
     };
     use kernel::{
@@ -346,7 +349,7 @@ mod tests {
     #[test]
     fn completion_wakes_another_task() -> Result {
         let shared = Shared::new()?;
-        let queue = OwnedQueue::ordered(c"farblk_kunit")?;
+        let queue = OwnedQueue::new_ordered(c"farblk_kunit", WqFlags::MEM_RECLAIM)?;
         check!(queue.enqueue(shared.clone()).is_ok());
         check!(shared.done.wait_timeout(20) == Err(ETIMEDOUT));
         check!(*shared.value.lock() == 0);

@@ -10,18 +10,18 @@ use core::{
     mem::ManuallyDrop,
     ops::Deref,
     pin::Pin,
-    ptr::{
-        null_mut,
-        NonNull, //
-    },
+    ptr::NonNull, //
 };
 
 use kernel::{
     prelude::*,
-    sync::atomic::{
-        Atomic,
-        Full,
-        Relaxed, //
+    sync::{
+        atomic::{
+            Atomic,
+            Full,
+            Relaxed, //
+        },
+        Arc, //
     },
     workqueue::{
         impl_has_work,
@@ -40,25 +40,50 @@ use super::owned_queue::{
 use crate::base::errno::ESHUTDOWN;
 use crate::bindings;
 
-/// The queue of the one [`ReleaseQueue`]; null while there is none.
-static RELEASE: Atomic<*mut Queue> = Atomic::new(null_mut());
-/// The number of [`Live`] that exist.
-static LIVE: Atomic<i32> = Atomic::new(0);
-
-/// The workqueue that drops the values of [`Deferred`].
+/// What a [`ReleaseQueue`] shares with its handles.
 ///
-/// A module has one, created first in its `init`, in the last field of its module struct. Dropping
-/// it waits until every [`Deferred`] was dropped, so that no code of the module runs any more; it
-/// sleeps.
+/// # Invariants
+///
+/// - `live` is the number of [`Live`] that exist, and of those that look whether they may.
+/// - `queue` is valid until [`ReleaseQueue::drop`] has set `open` to 0 and then found `live` to be
+///   0.
+struct Shared {
+    queue: NonNull<Queue>,
+    /// 1 until the [`ReleaseQueue`] is being dropped, then 0.
+    open: Atomic<u32>,
+    live: Atomic<i32>,
+}
+
+// SAFETY: The queue may be used by any task, in any context.
+unsafe impl Send for Shared {}
+// SAFETY: As above; the other fields are atomic.
+unsafe impl Sync for Shared {}
+
+/// A handle of a [`ReleaseQueue`], by which it is told of the values that it is to drop.
+///
+/// It does not keep the queue.
+#[derive(Clone)]
+pub(crate) struct ReleaseHandle(Arc<Shared>);
+
+/// A workqueue that drops the values of [`Deferred`].
+///
+/// Those who make such values get a handle of it. Dropping it waits until every [`Deferred`] of
+/// these handles was dropped; it sleeps. A module that has one creates it first in its `init`, and
+/// has it in one of the last fields of its module struct: then no code of the module runs any more
+/// that drops such a value.
 ///
 /// # Examples
 ///
 /// ```
-/// # use crate::base::{users::CodeUsers, workqueue::ReleaseQueue};
+/// # use crate::base::{
+/// #     users::CodeUsers,
+/// #     workqueue::{OwnedQueue, ReleaseQueue},
+/// # };
 /// # use kernel::prelude::*;
 /// /// A module. Its fields drop in this order.
 /// struct Module {
 ///     // Here all else.
+///     recovery: OwnedQueue,
 ///     _release: ReleaseQueue,
 ///     _code: CodeUsers,
 /// }
@@ -69,6 +94,7 @@ static LIVE: Atomic<i32> = Atomic::new(0);
 ///         let code = CodeUsers;
 ///         let release = ReleaseQueue::new(c"module_release")?;
 ///         Ok(Self {
+///             recovery: OwnedQueue::ordered(release.handle(), c"module_recovery")?,
 ///             _release: release,
 ///             _code: code,
 ///         })
@@ -78,75 +104,84 @@ static LIVE: Atomic<i32> = Atomic::new(0);
 ///
 /// # Invariants
 ///
-/// [`RELEASE`] points at the queue.
+/// `handle` has the queue of `_queue`, and is open.
 pub(crate) struct ReleaseQueue {
+    handle: ReleaseHandle,
     _queue: owned_queue::OwnedQueue,
 }
 
 impl ReleaseQueue {
-    /// Creates the release queue. Fails with [`EBUSY`] if there is one, and with `ENOMEM`. Sleeps.
+    /// Creates a release queue. Fails with `ENOMEM`. Sleeps.
     pub(crate) fn new(name: &CStr) -> Result<Self> {
         // Unbound and not ordered: a value whose drop takes long does not delay the others.
         let owned = owned_queue::OwnedQueue::new_unbound(name, WqFlags::MEM_RECLAIM, 0)?;
-        let queue: &Queue = &owned;
-        RELEASE
-            .cmpxchg(null_mut(), core::ptr::from_ref(queue).cast_mut(), Full)
-            .map_err(|_| EBUSY)?;
-        // INVARIANT: `RELEASE` points at the queue that was just made. That is no part of `owned`,
-        // which may move.
-        Ok(Self { _queue: owned })
+        // INVARIANT: The queue was just made, and no `Live` exists. It is no part of `owned`, which
+        // may move, and is destroyed with that, at the end of `drop()`.
+        let shared = Shared {
+            queue: NonNull::from(&*owned),
+            open: Atomic::new(1),
+            live: Atomic::new(0),
+        };
+        // INVARIANT: It has this queue, and is open.
+        Ok(Self {
+            handle: ReleaseHandle(Arc::new(shared, GFP_KERNEL)?),
+            _queue: owned,
+        })
+    }
+
+    /// Returns the handle for those who make values that this queue is to drop.
+    pub(crate) fn handle(&self) -> &ReleaseHandle {
+        &self.handle
     }
 }
 
 impl Drop for ReleaseQueue {
     fn drop(&mut self) {
-        // Full ordering on both sides: a `Live::new` sees the null here, or is counted below.
-        RELEASE.xchg(null_mut(), Full);
-        // SAFETY: `LIVE` has the layout of an `atomic_t` and is static.
-        unsafe { bindings::wait_var_zero(LIVE.as_ptr().cast()) };
+        let Shared { open, live, .. } = &*self.handle.0;
+        // Full ordering on both sides: a `Live::new` sees the 0 here, or is counted below.
+        open.xchg(0, Full);
+        // SAFETY: `live` has the layout of an `atomic_t`, and stays as long as `self`.
+        unsafe { bindings::wait_var_zero(live.as_ptr().cast()) };
         // No `Live` knows the queue any more, so nothing is added. It is destroyed with its owner,
         // which waits for the workers that are about to return.
     }
 }
 
-/// A count that keeps the release queue.
+/// A count that keeps a release queue.
 ///
 /// # Invariants
 ///
-/// [`LIVE`] counts this value since before [`RELEASE`] was seen to hold the pointer, so the queue
-/// is valid as long as this value exists.
-struct Live(NonNull<Queue>);
+/// `live` has counted this value since before `open` was seen to be 1, so the queue is valid as
+/// long as this value exists.
+struct Live(Arc<Shared>);
 
 impl Live {
-    fn new() -> Result<Self> {
-        LIVE.fetch_add(1, Full);
-        match NonNull::new(RELEASE.load(Relaxed)) {
-            // INVARIANT: The count was raised first, and `ReleaseQueue::drop` clears `RELEASE`
-            // before it waits for the count.
-            Some(queue) => Ok(Self(queue)),
-            None => {
-                Self::put();
-                Err(ESHUTDOWN)
-            }
+    /// Fails with `ESHUTDOWN` if the queue is being dropped, or was.
+    fn new(release: &ReleaseHandle) -> Result<Self> {
+        let shared = &release.0;
+        shared.live.fetch_add(1, Full);
+        // INVARIANT: The count was raised first, and `ReleaseQueue::drop` clears `open` before it
+        // waits for the count. If `open` is 0 already, the value is dropped at once.
+        let live = Self(shared.clone());
+        match shared.open.load(Relaxed) {
+            0 => Err(ESHUTDOWN),
+            _ => Ok(live),
         }
     }
 
-    fn put() {
-        if LIVE.fetch_sub(1, Full) == 1 {
-            // SAFETY: The address is only compared with those that are waited on.
-            unsafe { bindings::wake_up_var(LIVE.as_ptr().cast()) };
-        }
+    /// The queue, which is valid as long as `self`.
+    fn queue(&self) -> NonNull<Queue> {
+        self.0.queue
     }
 }
 
-// SAFETY: The queue may be used by any task, in any context.
-unsafe impl Send for Live {}
-// SAFETY: As above.
-unsafe impl Sync for Live {}
-
 impl Drop for Live {
     fn drop(&mut self) {
-        Self::put();
+        let live = &self.0.live;
+        if live.fetch_sub(1, Full) == 1 {
+            // SAFETY: The address is only compared with those that are waited on.
+            unsafe { bindings::wake_up_var(live.as_ptr().cast()) };
+        }
     }
 }
 
@@ -173,17 +208,17 @@ impl<T: Send + 'static> WorkItem for DeferredInner<T> {
 
 /// Owns a value whose drop may sleep, and may itself be dropped in any context.
 ///
-/// A worker of the [`ReleaseQueue`] drops the value some time later. [`Deferred::new`] allocates
-/// all that this takes.
+/// A worker of a [`ReleaseQueue`] drops the value some time later. [`Deferred::new`] allocates all
+/// that this takes.
 ///
 /// # Examples
 ///
 /// ```
-/// # use crate::{base::workqueue::Deferred, rdma::mr::Mr};
+/// # use crate::{base::workqueue::{Deferred, ReleaseHandle}, rdma::mr::Mr};
 /// # use kernel::prelude::*;
-/// # fn example(mr: Mr) -> Result {
+/// # fn example(release: &ReleaseHandle, mr: Mr) -> Result {
 /// // To deregister a region sleeps. Now it may be dropped in a completion, too.
-/// let mr = Deferred::new(mr)?;
+/// let mr = Deferred::new(release, mr)?;
 /// let range = mr.remote();
 /// drop(mr);
 /// # Ok(())
@@ -192,10 +227,10 @@ impl<T: Send + 'static> WorkItem for DeferredInner<T> {
 pub(crate) struct Deferred<T: Send + 'static>(ManuallyDrop<Pin<KBox<DeferredInner<T>>>>);
 
 impl<T: Send + 'static> Deferred<T> {
-    /// Wraps `value`. Fails with [`ESHUTDOWN`] if there is no [`ReleaseQueue`], and with `ENOMEM`;
-    /// then `value` is dropped. May sleep.
-    pub(crate) fn new(value: T) -> Result<Self> {
-        let live = Live::new()?;
+    /// Wraps `value`, which the queue of `release` is to drop. Fails with [`ESHUTDOWN`] if that is
+    /// being dropped, or was, and with `ENOMEM`; then `value` is dropped. May sleep.
+    pub(crate) fn new(release: &ReleaseHandle, value: T) -> Result<Self> {
+        let live = Live::new(release)?;
         let inner = KBox::pin_init(
             pin_init!(DeferredInner {
                 work <- new_work!("Deferred::work"),
@@ -220,7 +255,7 @@ impl<T: Send + 'static> Drop for Deferred<T> {
     fn drop(&mut self) {
         // SAFETY: `self.0` is not used any more.
         let inner = unsafe { ManuallyDrop::take(&mut self.0) };
-        let queue = inner.live.0;
+        let queue = inner.live.queue();
         // SAFETY: By the invariants of `Live` the queue is valid: until the item has run.
         unsafe { queue.as_ref() }.enqueue(inner);
     }
@@ -253,13 +288,13 @@ impl<F: FnOnce() + Send + 'static> WorkItem for Call<F> {
 
 /// A workqueue whose items also run when memory is short (`WQ_MEM_RECLAIM`).
 ///
-/// It may be dropped in any context, also by one of its own items: the [`ReleaseQueue`] lets the
+/// It may be dropped in any context, also by one of its own items: a [`ReleaseQueue`] lets the
 /// queued items run and destroys it.
 ///
 /// # Examples
 ///
 /// ```
-/// # use crate::base::workqueue::OwnedQueue;
+/// # use crate::base::workqueue::{OwnedQueue, ReleaseHandle};
 /// # use kernel::{impl_has_work, new_work, prelude::*, sync::Arc, workqueue::{Work, WorkItem}};
 /// #[pin_data]
 /// struct Reconnect {
@@ -279,8 +314,8 @@ impl<F: FnOnce() + Send + 'static> WorkItem for Call<F> {
 ///     }
 /// }
 ///
-/// fn start() -> Result {
-///     let queue = OwnedQueue::ordered(c"reconnect")?;
+/// fn start(release: &ReleaseHandle) -> Result {
+///     let queue = OwnedQueue::ordered(release, c"reconnect")?;
 ///     let init = pin_init!(Reconnect { work <- new_work!("Reconnect::work") });
 ///     let _ = queue.enqueue(Arc::pin_init(init, GFP_KERNEL)?);
 ///     queue.flush();
@@ -291,38 +326,30 @@ pub(crate) struct OwnedQueue(Deferred<owned_queue::OwnedQueue>);
 
 impl OwnedQueue {
     /// Creates a workqueue whose items run one at a time, in order. Fails with `ENOMEM`. Sleeps.
-    pub(crate) fn ordered(name: &CStr) -> Result<Self> {
-        Self::deferred(owned_queue::OwnedQueue::new_ordered(
-            name,
-            WqFlags::MEM_RECLAIM,
-        ))
+    pub(crate) fn ordered(release: &ReleaseHandle, name: &CStr) -> Result<Self> {
+        let queue = owned_queue::OwnedQueue::new_ordered(name, WqFlags::MEM_RECLAIM)?;
+        Ok(Self(Deferred::new(release, queue)?))
     }
 
     /// Creates a workqueue whose items run on the CPU that queued them, with priority over those of
     /// other workqueues. Fails with `ENOMEM`. Sleeps.
-    pub(crate) fn per_cpu(name: &CStr) -> Result<Self> {
+    pub(crate) fn per_cpu(release: &ReleaseHandle, name: &CStr) -> Result<Self> {
         let flags = WqFlags::MEM_RECLAIM | WqFlags::HIGHPRI;
-        Self::deferred(owned_queue::OwnedQueue::new_percpu(name, flags, 0))
+        let queue = owned_queue::OwnedQueue::new_percpu(name, flags, 0)?;
+        Ok(Self(Deferred::new(release, queue)?))
     }
 
     /// Creates a workqueue whose items run at the same time, on any CPU. Fails with `ENOMEM`.
     /// Sleeps.
-    pub(crate) fn unbound(name: &CStr) -> Result<Self> {
-        Self::limited(name, 0)
+    pub(crate) fn unbound(release: &ReleaseHandle, name: &CStr) -> Result<Self> {
+        Self::limited(release, name, 0)
     }
 
     /// Creates a workqueue of which up to `max` items run at the same time, on any CPU. Fails with
     /// `ENOMEM`. Sleeps.
-    pub(crate) fn limited(name: &CStr, max: u32) -> Result<Self> {
-        Self::deferred(owned_queue::OwnedQueue::new_unbound(
-            name,
-            WqFlags::MEM_RECLAIM,
-            max,
-        ))
-    }
-
-    fn deferred(queue: Result<owned_queue::OwnedQueue>) -> Result<Self> {
-        Ok(Self(Deferred::new(queue?)?))
+    pub(crate) fn limited(release: &ReleaseHandle, name: &CStr, max: u32) -> Result<Self> {
+        let queue = owned_queue::OwnedQueue::new_unbound(name, WqFlags::MEM_RECLAIM, max)?;
+        Ok(Self(Deferred::new(release, queue)?))
     }
 
     /// Queues an item; an `Arc` that is queued already is returned. Any context.
@@ -372,10 +399,7 @@ mod tests {
         },
         kunit::check,
     };
-    use kernel::{
-        sync::Arc,
-        task::Task, //
-    };
+    use kernel::task::Task;
 
     const TIMEOUT_MS: u32 = 10_000;
 
@@ -459,18 +483,36 @@ mod tests {
         }
     }
 
+    fn release_queue() -> Result<ReleaseQueue> {
+        ReleaseQueue::new(c"farblk_kunit_release")
+    }
+
     #[test]
-    fn release_queue_is_the_module_s() -> Result {
-        check!(ReleaseQueue::new(c"farblk_kunit").err() == Some(EBUSY));
-        // The one that was not made did not count.
-        drop(Deferred::new(())?);
+    fn release_queue_waits_for_its_own_values_only() -> Result {
+        let (first, second) = (release_queue()?, release_queue()?);
+        let handle = first.handle().clone();
+        let (log, other) = (Log::new()?, Log::new()?);
+        let stays = Deferred::new(second.handle(), Dropped(other.clone()))?;
+        for _ in 0..10 {
+            drop(Deferred::new(&handle, Dropped(log.clone()))?);
+        }
+        drop(first);
+        check!(log.drops.load(Relaxed) == 10 && other.drops.load(Relaxed) == 0);
+        // What cannot be wrapped is dropped here, and does not count.
+        let late = Deferred::new(&handle, Dropped(log.clone()));
+        check!(late.err() == Some(ESHUTDOWN) && log.drops.load(Relaxed) == 11);
+        check!(log.task.load(Relaxed) == Task::current_raw().addr());
+        drop(Deferred::new(second.handle(), Dropped(other.clone()))?);
+        drop(stays);
+        drop(second);
+        check!(other.drops.load(Relaxed) == 2);
         Ok(())
     }
 
     #[test]
     fn deferred_is_dropped_by_another_task_once() -> Result {
-        let log = Log::new()?;
-        let deferred = Deferred::new(Dropped(log.clone()))?;
+        let (release, log) = (release_queue()?, Log::new()?);
+        let deferred = Deferred::new(release.handle(), Dropped(log.clone()))?;
         check!(Arc::ptr_eq(&(*deferred).0, &log));
         check!(log.drops.load(Relaxed) == 0);
         // Sleeping is not allowed here.
@@ -488,8 +530,8 @@ mod tests {
 
     #[test]
     fn items_run_in_order_and_flush_waits() -> Result {
-        let log = Log::new()?;
-        let queue = OwnedQueue::ordered(c"farblk_kunit")?;
+        let (release, log) = (release_queue()?, Log::new()?);
+        let queue = OwnedQueue::ordered(release.handle(), c"farblk_kunit")?;
         for number in 0..10 {
             check!(queue.enqueue(Item::new(number, &log, None)?).is_ok());
         }
@@ -503,8 +545,8 @@ mod tests {
 
     #[test]
     fn item_is_queued_once() -> Result {
-        let log = Log::new()?;
-        let queue = OwnedQueue::ordered(c"farblk_kunit")?;
+        let (release, log) = (release_queue()?, Log::new()?);
+        let queue = OwnedQueue::ordered(release.handle(), c"farblk_kunit")?;
         let first = Item::new(0, &log, None)?;
         let item = Item::new(1, &log, None)?;
         // It runs for a while, and keeps the other one waiting.
@@ -522,8 +564,9 @@ mod tests {
 
     #[test]
     fn queue_may_be_dropped_by_its_last_item() -> Result {
-        let log = Log::new()?;
-        let queue = Arc::new(OwnedQueue::ordered(c"farblk_kunit")?, GFP_KERNEL)?;
+        let (release, log) = (release_queue()?, Log::new()?);
+        let queue = OwnedQueue::ordered(release.handle(), c"farblk_kunit")?;
+        let queue = Arc::new(queue, GFP_KERNEL)?;
         for number in 0..5 {
             let item = Item::new(number, &log, Some(queue.clone()))?;
             check!(queue.enqueue(item).is_ok());

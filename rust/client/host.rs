@@ -26,7 +26,10 @@ use crate::base::{
         Net, //
     },
     sync,
-    workqueue::OwnedQueue, //
+    workqueue::{
+        OwnedQueue,
+        ReleaseHandle, //
+    }, //
 };
 use crate::block::mq::DiskNames;
 use crate::client::Target;
@@ -77,6 +80,8 @@ pub(crate) struct Host {
     incarnations: Atomic<u64>,
     /// The RDMA devices.
     devices: Arc<Devices>,
+    /// What drops workqueues.
+    pub(in crate::client) release: ReleaseHandle,
     /// Numbers of the disks: farblk0, farblk1 and so on.
     pub(crate) disk_names: Arc<DiskNames>,
     /// The debugfs directory of the counters of connections.
@@ -90,7 +95,12 @@ pub(crate) struct Host {
 
 impl Host {
     /// Makes a host with the name of the node and a random id. May sleep.
-    pub(crate) fn new(devices: &Arc<Devices>, client_dir: Dir, maps_dir: Dir) -> Result<Arc<Self>> {
+    pub(crate) fn new(
+        devices: &Arc<Devices>,
+        release: &ReleaseHandle,
+        client_dir: Dir,
+        maps_dir: Dir,
+    ) -> Result<Arc<Self>> {
         let mut id = [0; 16];
         sync::random_bytes(&mut id);
         let identity = Identity {
@@ -101,7 +111,7 @@ impl Host {
                 .and_then(|name| Name::new(name.to_bytes()).ok())
                 .map_or_else(|| Name::new(b"localhost").map_err(|_| EINVAL), Ok)?,
         };
-        let disk_work = OwnedQueue::unbound(c"farblk_disk")?;
+        let disk_work = OwnedQueue::unbound(release, c"farblk_disk")?;
         let disk_names = Arc::pin_init(DiskNames::new(c"farblk"), GFP_KERNEL)?;
         Arc::pin_init(
             pin_init!(Self {
@@ -109,6 +119,7 @@ impl Host {
                 boot: sync::random_u64() | 1,
                 incarnations: Atomic::new(0),
                 devices: devices.clone(),
+                release: release.clone(),
                 disk_names,
                 client_dir,
                 maps_dir,

@@ -172,7 +172,7 @@ impl Map {
     /// for needs a key, and the map has none. May sleep.
     pub(crate) fn new(params: Params) -> Result<Arc<Self>, Failure> {
         params.key()?;
-        let queue = OwnedQueue::ordered(c"farblk_map")?;
+        let queue = OwnedQueue::ordered(&params.host.release, c"farblk_map")?;
         let changes = DiskChanges::new(params.name)?;
         let running = Running {
             runtime: None,

@@ -280,7 +280,7 @@ impl Destination {
         let port_num = attr.raw.port_num;
         let (gid, lid) = attr.target();
         Ok(Self {
-            ah: Arc::new(Deferred::new(ah)?, GFP_KERNEL)?,
+            ah: Arc::new(Deferred::new(pd.device().release(), ah)?, GFP_KERNEL)?,
             qp_num,
             qkey,
             mtu: pd.device().port(port_num)?.mtu,

@@ -8,9 +8,12 @@ use super::{
     device::Device,
     might_sleep, //
 };
-use crate::base::module::{
-    self,
-    ModuleRef, //
+use crate::base::{
+    module::{
+        self,
+        ModuleRef, //
+    },
+    workqueue::ReleaseHandle, //
 };
 use crate::bindings;
 use core::{
@@ -74,16 +77,18 @@ impl Owner {
 #[pin_data]
 pub(crate) struct Devices {
     owner: Owner,
+    release: ReleaseHandle,
     #[pin]
     list: Mutex<KVec<Arc<Device>>>,
 }
 
 impl Devices {
-    /// Makes an empty list, for a client of `owner`. May sleep.
-    fn new(owner: Owner) -> Result<Arc<Self>> {
+    /// Makes an empty list, for a client of `owner` that was registered with `release`. May sleep.
+    fn new(owner: Owner, release: &ReleaseHandle) -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
                 owner,
+                release: release.clone(),
                 list <- new_mutex!(KVec::new(), "Devices::list"),
             }),
             GFP_KERNEL,
@@ -263,14 +268,19 @@ struct Added<C> {
 /// # Examples
 ///
 /// ```
-/// # use crate::{base::net::Net, rdma::{
-/// #     client::{Client, Registration},
-/// #     cm::{CmEvents, CmId},
-/// # }};
+/// # use crate::{
+/// #     base::{net::Net, workqueue::ReleaseQueue},
+/// #     rdma::{
+/// #         client::{Client, Registration},
+/// #         cm::{CmEvents, CmId},
+/// #     },
+/// # };
 /// # use kernel::{prelude::*, sync::Arc};
 /// # fn example<C: Client>(client: C, events: Arc<dyn CmEvents>) -> Result {
-/// // A field of the module, which drops after all that uses devices.
-/// let registration = Registration::new(client)?;
+/// // Both are fields of the module. The first one drops after all that uses devices, and the
+/// // second one after that.
+/// let release = ReleaseQueue::new(c"driver_release")?;
+/// let registration = Registration::new(client, release.handle())?;
 /// // Connections are made on the devices that are there then.
 /// let id: Arc<CmId> = CmId::new(registration.devices(), &Net::current(), events)?;
 /// # Ok(())
@@ -294,14 +304,15 @@ unsafe impl<C: Client> Send for Registration<C> {}
 unsafe impl<C: Client> Sync for Registration<C> {}
 
 impl<C: Client> Registration<C> {
-    /// Registers `client`. [`Client::add`] is called for each device before this returns.
+    /// Registers `client`. [`Client::add`] is called for each device before this returns. The queue
+    /// of `release` drops what belongs to a device and may not be dropped where it is.
     ///
     /// Fails with `EBUSY` if there is a registration already, and with the core's error.
     ///
     /// # Context
     ///
     /// May sleep.
-    pub(crate) fn new(client: C) -> Result<Self> {
+    pub(crate) fn new(client: C, release: &ReleaseHandle) -> Result<Self> {
         let owner = Owner::of::<C::OwnerModule>();
         let inner = KBox::new(
             Inner {
@@ -311,7 +322,7 @@ impl<C: Client> Registration<C> {
                     remove: Some(remove::<C>),
                     ..pin_init::zeroed()
                 }),
-                devices: Devices::new(owner)?,
+                devices: Devices::new(owner, release)?,
                 client,
             },
             GFP_KERNEL,
@@ -397,7 +408,7 @@ unsafe fn added<C: Client>(raw: NonNull<bindings::ib_device>, inner: NonNull<Inn
     let client = unsafe { inner.as_ref() };
     // SAFETY: The caller promises that the device is registered. It is until `remove()` returns,
     // and that waits for the completion of `gone()`.
-    let device = unsafe { Device::new(raw, client.devices.owner()) }?;
+    let device = unsafe { Device::new(raw, client.devices.owner(), &client.devices.release) }?;
     client
         .devices
         .list

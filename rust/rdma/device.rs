@@ -15,7 +15,8 @@ use super::{
 };
 use crate::base::{
     memory::NumaNode,
-    sync::Completion, //
+    sync::Completion,
+    workqueue::ReleaseHandle, //
 };
 use crate::bindings;
 use core::ptr::NonNull;
@@ -195,6 +196,7 @@ struct Users {
 pub(crate) struct Device {
     raw: NonNull<bindings::ib_device>,
     owner: Owner,
+    release: ReleaseHandle,
     limits: Limits,
     virt_dma: bool,
     iwarp: bool,
@@ -214,13 +216,17 @@ unsafe impl Send for Device {}
 unsafe impl Sync for Device {}
 
 impl Device {
-    /// Makes what a client of `owner` has of a device.
+    /// Makes what a client of `owner`, which was registered with `release`, has of a device.
     ///
     /// # Safety
     ///
     /// `raw` must be a device that stays registered until the completion that [`Self::gone`]
     /// returns is complete.
-    pub(super) unsafe fn new(raw: NonNull<bindings::ib_device>, owner: Owner) -> Result<Arc<Self>> {
+    pub(super) unsafe fn new(
+        raw: NonNull<bindings::ib_device>,
+        owner: Owner,
+        release: &ReleaseHandle,
+    ) -> Result<Arc<Self>> {
         // SAFETY: The caller gives a registered device, whose attributes do not change.
         let attrs = unsafe { &*core::ptr::addr_of!((*raw.as_ptr()).attrs) };
         // SAFETY: The caller gives a registered device.
@@ -262,6 +268,7 @@ impl Device {
             try_pin_init!(Self {
                 raw,
                 owner,
+                release: release.clone(),
                 limits,
                 virt_dma,
                 iwarp,
@@ -331,6 +338,11 @@ impl Device {
     #[inline]
     pub(super) fn as_raw(&self) -> *mut bindings::ib_device {
         self.raw.as_ptr()
+    }
+
+    /// Returns the handle of the queue that drops what may not be dropped where it is.
+    pub(super) fn release(&self) -> &ReleaseHandle {
+        &self.release
     }
 
     /// Returns the module that owns what is created on the device.

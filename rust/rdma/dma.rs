@@ -251,7 +251,7 @@ impl Pages {
             addr,
             order,
             direction,
-            from_dma_api: Some(Deferred::new(pages)?),
+            from_dma_api: Some(Deferred::new(device.release(), pages)?),
             device: device.clone(),
         };
         Ok(Arc::new(this, GFP_KERNEL)?)

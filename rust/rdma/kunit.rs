@@ -46,7 +46,10 @@ use crate::base::{
         Completion,
         IrqSaveSpinLock, //
     },
-    workqueue::OwnedQueue, //
+    workqueue::{
+        OwnedQueue,
+        ReleaseQueue, //
+    }, //
 };
 use crate::bindings;
 use crate::kunit::{
@@ -216,7 +219,8 @@ fn some_device() -> Result<(Arc<Device>, SocketAddr)> {
 /// Runs a test with a device and its address; skips it if there is none. The test must leave
 /// nothing of the device.
 fn with_device(test: impl FnOnce(&Arc<Device>, SocketAddr) -> Result) -> Result {
-    let _registration = client::Registration::new(Tests)?;
+    let release = ReleaseQueue::new(c"farblk_kunit_release")?;
+    let _registration = client::Registration::new(Tests, release.handle())?;
     match some_device() {
         Ok((device, addr)) => test(&device, addr),
         Err(_) => {

@@ -124,7 +124,7 @@ impl Port {
         addr: SocketAddr,
         exports: Arc<Exports>,
     ) -> Result<Arc<Self>> {
-        let queue = OwnedQueue::ordered(c"farblk_port")?;
+        let queue = OwnedQueue::ordered(&exports.release, c"farblk_port")?;
         Arc::pin_init(
             try_pin_init!(Self {
                 name,
@@ -172,12 +172,11 @@ impl Port {
         let exports = &self.exports;
         let control = Control::new(self.name, exports.clone());
         let work = KBox::new(control, GFP_KERNEL)?;
-        let strangers = &exports.strangers;
         Session::new(
             (id, source),
             &exports.stats,
             &self.sessions,
-            strangers,
+            (&exports.strangers, &exports.release),
             work,
         )
     }

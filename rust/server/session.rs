@@ -35,7 +35,10 @@ use crate::base::{
         without_io,
         Completion, //
     },
-    workqueue::OwnedQueue, //
+    workqueue::{
+        OwnedQueue,
+        ReleaseHandle, //
+    }, //
 };
 use crate::link::{
     channel::{
@@ -136,6 +139,8 @@ pub(crate) struct Session {
     sessions: Arc<Sessions>,
     /// The workqueue that all sessions of strangers share.
     strangers: Arc<OwnedQueue>,
+    /// What drops the next one.
+    release: ReleaseHandle,
     /// Its own, once its client is admitted.
     queue: SetOnce<OwnedQueue>,
     #[pin]
@@ -180,12 +185,12 @@ impl_has_work! {
 impl Session {
     /// Makes a session without a connection, which does `work`, and adds it to `sessions` with the
     /// number that it got of [`Sessions::ask`] for `source`. Until its client is admitted it runs
-    /// on the workqueue `strangers`. May sleep.
+    /// on the workqueue `strangers`; `release` drops its own one. May sleep.
     pub(super) fn new(
         (id, source): (u64, Source),
         stats: &Arc<stats::Server>,
         sessions: &Arc<Sessions>,
-        strangers: &Arc<OwnedQueue>,
+        (strangers, release): (&Arc<OwnedQueue>, &ReleaseHandle),
         work: KBox<dyn SessionWork>,
     ) -> Result<Arc<Self>> {
         let pending = Pending {
@@ -205,6 +210,7 @@ impl Session {
                 stats: stats.clone(),
                 sessions: sessions.clone(),
                 strangers: strangers.clone(),
+                release: release.clone(),
                 queue: SetOnce::new(),
                 link <- Link::new(),
                 proven <- new_mutex!(None, "Session::proven"),
@@ -253,7 +259,8 @@ impl Session {
     /// Notes that the client is admitted: it is no stranger any more, and what it asks for may take
     /// long. From now on the session runs on a workqueue of its own. May sleep.
     pub(super) fn admit(&self) -> Result {
-        self.queue.populate(OwnedQueue::ordered(c"farblk_session")?);
+        let queue = OwnedQueue::ordered(&self.release, c"farblk_session")?;
+        self.queue.populate(queue);
         Ok(())
     }
 

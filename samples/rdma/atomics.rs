@@ -57,7 +57,7 @@ fn count(host: &Host, addr: SocketAddr) -> Result {
         server.send(server.buffer(1)?)?;
         servers.push(server, GFP_KERNEL)?;
     }
-    let tasks = OwnedQueue::unbound(c"rdma_atomics")?;
+    let tasks = OwnedQueue::unbound(host.release(), c"rdma_atomics")?;
     let done = Arc::new(Atomic::new(0), GFP_KERNEL)?;
     for (number, server) in (1..).zip(servers) {
         let done = done.clone();

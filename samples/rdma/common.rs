@@ -111,7 +111,10 @@ pub(crate) use self::{
 use crate::base::{
     net::Net,
     users::CodeUsers,
-    workqueue::ReleaseQueue, //
+    workqueue::{
+        ReleaseHandle,
+        ReleaseQueue, //
+    }, //
 };
 
 param!(LISTEN: SocketAddr, "listen", "Serve clients at this ADDRESS:PORT");
@@ -157,7 +160,7 @@ impl client::Client for Sample {
 /// nothing uses them any more, then what waits for the last code of the module.
 pub(crate) struct Host {
     registration: client::Registration<Sample>,
-    _release: ReleaseQueue,
+    release: ReleaseQueue,
     _code: CodeUsers,
 }
 
@@ -172,8 +175,8 @@ impl Host {
         let code = CodeUsers;
         let release = ReleaseQueue::new(c"rdma_sample_release")?;
         Ok(Self {
-            registration: client::Registration::new(Sample)?,
-            _release: release,
+            registration: client::Registration::new(Sample, release.handle())?,
+            release,
             _code: code,
         })
     }
@@ -190,6 +193,11 @@ impl Host {
         listen: Arc<dyn Listen<T>>,
     ) -> Result<Listener<T>> {
         Listener::new(self.devices(), &Net::current(), addr, 16, listen)
+    }
+
+    /// Returns the handle of what drops workqueues, from any of their tasks.
+    pub(crate) fn release(&self) -> &ReleaseHandle {
+        self.release.handle()
     }
 
     /// Returns the devices that connections can use.

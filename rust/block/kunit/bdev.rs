@@ -7,7 +7,10 @@ use crate::base::{
         Dir,
         Writer, //
     },
-    workqueue::OwnedQueue, //
+    owned_queue::{
+        OwnedQueue,
+        WqFlags, //
+    }, //
 };
 use crate::block::kunit::*;
 use core::ptr::NonNull;
@@ -249,7 +252,7 @@ mod tests {
         let request = BioRequest::new(BioOp::Read, 0, PIECE as u32);
         Bio::new(1)?.submit(&bdev, request, owner);
         disk.event()?;
-        let queue = OwnedQueue::ordered(c"farblk_kunit")?;
+        let queue = OwnedQueue::new_ordered(c"farblk_kunit", WqFlags::MEM_RECLAIM)?;
         let ram = disk.ram.clone();
         let later = Arc::pin_init(
             pin_init!(Later {
@@ -296,8 +299,8 @@ mod tests {
             }),
             GFP_KERNEL,
         )?;
-        let queue = OwnedQueue::ordered(c"farblk_kunit")?;
-        let removal = OwnedQueue::ordered(c"farblk_kunit_removal")?;
+        let queue = OwnedQueue::new_ordered(c"farblk_kunit", WqFlags::MEM_RECLAIM)?;
+        let removal = OwnedQueue::new_ordered(c"farblk_kunit_removal", WqFlags::MEM_RECLAIM)?;
         check!(removal.enqueue(remover.clone()).is_ok());
         // The remover writes the page, and so sleeps inside the event.
         let written = disk.event();

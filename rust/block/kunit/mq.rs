@@ -7,7 +7,10 @@ use super::*;
 #[kernel::macros::kunit_tests(farblk_block_mq)]
 mod tests {
     use super::*;
-    use crate::base::workqueue::OwnedQueue;
+    use crate::base::owned_queue::{
+        OwnedQueue,
+        WqFlags, //
+    };
     use kernel::{
         impl_has_work, new_work,
         workqueue::{
@@ -377,8 +380,8 @@ mod tests {
             )
         };
         let queues = [
-            OwnedQueue::ordered(c"farblk_kunit")?,
-            OwnedQueue::ordered(c"farblk_kunit")?,
+            OwnedQueue::new_ordered(c"farblk_kunit", WqFlags::MEM_RECLAIM)?,
+            OwnedQueue::new_ordered(c"farblk_kunit", WqFlags::MEM_RECLAIM)?,
         ];
         let switches = [switch()?, switch()?];
         for (queue, switch) in queues.iter().zip(&switches) {

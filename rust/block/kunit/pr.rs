@@ -9,7 +9,10 @@ mod tests {
     use super::*;
     use crate::base::{
         errno::EOPNOTSUPP,
-        workqueue::OwnedQueue, //
+        owned_queue::{
+            OwnedQueue,
+            WqFlags, //
+        }, //
     };
     use kernel::{
         error::to_result,
@@ -208,8 +211,8 @@ mod tests {
             )
         };
         let queues = [
-            OwnedQueue::ordered(c"farblk_kunit")?,
-            OwnedQueue::ordered(c"farblk_kunit")?,
+            OwnedQueue::new_ordered(c"farblk_kunit", WqFlags::MEM_RECLAIM)?,
+            OwnedQueue::new_ordered(c"farblk_kunit", WqFlags::MEM_RECLAIM)?,
         ];
         let clears = [clear()?, clear()?];
         pr.disk.hold(true);

@@ -202,7 +202,7 @@ impl Connector {
         multipath: Arc<Multipath>,
         events: Arc<Events>,
     ) -> Result<Arc<Self>> {
-        let queue = OwnedQueue::ordered(c"farblk_path")?;
+        let queue = OwnedQueue::ordered(&params.host.release, c"farblk_path")?;
         let jobs = KVec::with_capacity(JOBS_MAX, GFP_KERNEL)?;
         let outcomes = KVec::with_capacity(2 * JOBS_MAX, GFP_KERNEL)?;
         Arc::pin_init(

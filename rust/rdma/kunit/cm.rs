@@ -57,8 +57,8 @@ mod tests {
 
     #[test]
     fn client_is_registered_once() -> Result {
-        with_device(|_, _| {
-            check!(client::Registration::new(Tests).err() == Some(EBUSY));
+        with_device(|device, _| {
+            check!(client::Registration::new(Tests, device.release()).err() == Some(EBUSY));
             Ok(())
         })
     }

@@ -312,7 +312,7 @@ pub(super) fn connect<T: Connected, S: Send + 'static>(
     addr: SocketAddr,
     create: impl Fn(Arc<CmId<T>>, Arc<Connection>) -> Result<S> + Send + Sync + 'static,
 ) -> Result<(S, Listener<T>)> {
-    let queue = OwnedQueue::ordered(c"farblk_kunit")?;
+    let queue = OwnedQueue::ordered(near.device()?.release(), c"farblk_kunit")?;
     let create: KBox<CreateFar<T, S>> = KBox::new(create, GFP_KERNEL)?;
     let (connection, side) = (Connection::new()?, Inbox::new()?);
     let acceptor = Arc::pin_init(

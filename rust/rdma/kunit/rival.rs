@@ -73,7 +73,8 @@ impl WorkItem for Rival {
 impl Rival {
     /// A task with this job. May sleep; so may dropping the last reference.
     pub(super) fn new(job: Job, events: &Arc<Events>) -> Result<Arc<Self>> {
-        let (queue, events) = (OwnedQueue::ordered(c"farblk_kunit")?, events.clone());
+        let queue = OwnedQueue::ordered(some_device()?.0.release(), c"farblk_kunit")?;
+        let events = events.clone();
         Arc::pin_init(
             pin_init!(Self {
                 queue,

@@ -20,7 +20,10 @@ use crate::base::{
     compat,
     debugfs::Writer,
     periodic::PeriodicWork,
-    workqueue::OwnedQueue, //
+    workqueue::{
+        OwnedQueue,
+        ReleaseHandle, //
+    }, //
 };
 use crate::proto::{
     wire::INLINE_MAX,
@@ -107,11 +110,13 @@ struct Client {
 impl Adapter {
     fn new(
         device: &Arc<Device>,
+        release: &ReleaseHandle,
         (export, protection): (Name, Protection),
         budget: &Arc<Budget>,
     ) -> Result<Arc<Self>> {
         let inline_size = compat::param(&crate::module_parameters::inline_size);
-        let maker = Arc::new(OwnedQueue::unbound(c"farblk_bio")?, GFP_KERNEL)?;
+        let maker = Arc::new(OwnedQueue::unbound(release, c"farblk_bio")?, GFP_KERNEL)?;
+        let worker = OwnedQueue::per_cpu(release, c"farblk_poll")?;
         let pool = Pool::new(device, budget, &maker)?;
         Arc::pin_init(
             try_pin_init!(Self {
@@ -124,7 +129,7 @@ impl Adapter {
                     .clamp(INLINE_MIN, INLINE_MAX)
                     .next_power_of_two(),
                 poll_us: compat::param(&crate::module_parameters::poll_us).min(POLL_US_MAX),
-                worker: Arc::new(OwnedQueue::per_cpu(c"farblk_poll")?, GFP_KERNEL)?,
+                worker: Arc::new(worker, GFP_KERNEL)?,
                 maker,
                 pollers <- new_mutex!(KVec::new(), "Adapter::pollers"),
                 clients <- new_mutex!(KVec::new(), "Adapter::clients"),
@@ -277,15 +282,19 @@ struct Entry {
 /// The adapters in use.
 #[pin_data]
 pub(crate) struct Adapters {
+    release: ReleaseHandle,
     #[pin]
     list: Mutex<KVec<Entry>>,
 }
 
 impl Adapters {
     /// Makes an empty list.
-    pub(in crate::server) fn new() -> Result<Arc<Self>> {
+    pub(in crate::server) fn new(release: &ReleaseHandle) -> Result<Arc<Self>> {
         Arc::pin_init(
-            pin_init!(Self { list <- new_mutex!(KVec::new(), "Adapters::list") }),
+            pin_init!(Self {
+                release: release.clone(),
+                list <- new_mutex!(KVec::new(), "Adapters::list"),
+            }),
             GFP_KERNEL,
         )
     }
@@ -320,7 +329,7 @@ impl Adapters {
                     Some(entry) => entry.adapter.pool.budget().clone(),
                     None => budget_of_device()?,
                 };
-                let adapter = Adapter::new(device, (*export, protection), &budget)?;
+                let adapter = Adapter::new(device, &self.release, (*export, protection), &budget)?;
                 let account = adapter.join(owner)?;
                 let entry = Entry {
                     adapter: adapter.clone(),

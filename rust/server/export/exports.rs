@@ -16,7 +16,10 @@ use kernel::{
 use super::Export;
 use crate::base::{
     debugfs::Dir,
-    workqueue::OwnedQueue, //
+    workqueue::{
+        OwnedQueue,
+        ReleaseHandle, //
+    }, //
 };
 use crate::link::keys::Psk;
 use crate::proto::{
@@ -50,6 +53,8 @@ pub(in crate::server) struct Applicant<'a> {
 pub(crate) struct Exports {
     /// The RDMA devices.
     pub(in crate::server) devices: Arc<Devices>,
+    /// What drops workqueues.
+    pub(in crate::server) release: ReleaseHandle,
     /// The counters of the server.
     pub(crate) stats: Arc<stats::Server>,
     /// What the server has on RDMA devices.
@@ -80,17 +85,19 @@ impl Exports {
     /// Makes an empty list. Exports show themselves in the debugfs directory `dir`.
     pub(crate) fn new(
         devices: &Arc<Devices>,
+        release: &ReleaseHandle,
         stats: Arc<stats::Server>,
         dir: Dir,
     ) -> Result<Arc<Self>> {
-        let adapters = Adapters::new()?;
+        let adapters = Adapters::new(release)?;
         let scratch = ScratchAccounts::new()?;
-        let closer = Arc::new(OwnedQueue::unbound(c"farblk_close")?, GFP_KERNEL)?;
-        let strangers = OwnedQueue::limited(c"farblk_strangers", STRANGERS_WORKERS)?;
+        let closer = Arc::new(OwnedQueue::unbound(release, c"farblk_close")?, GFP_KERNEL)?;
+        let strangers = OwnedQueue::limited(release, c"farblk_strangers", STRANGERS_WORKERS)?;
         let strangers = Arc::new(strangers, GFP_KERNEL)?;
         Arc::pin_init(
             pin_init!(Self {
                 devices: devices.clone(),
+                release: release.clone(),
                 stats,
                 adapters,
                 scratch,

@@ -180,7 +180,10 @@ impl Office {
             return Ok(None);
         };
         let mailbox = Mailbox::new(host, |id| id.bind(SocketAddr::new(addr.ip(), 0)))?;
-        let (task, mail) = (OwnedQueue::unbound(c"rdma_sample")?, mailbox.mail.clone());
+        let (task, mail) = (
+            OwnedQueue::unbound(host.release(), c"rdma_sample")?,
+            mailbox.mail.clone(),
+        );
         let qp = Some(mailbox.qp.clone());
         let service = Arc::pin_init(
             pin_init!(Service {

@@ -64,7 +64,7 @@ impl<S: Serve<T>, T: Connected> Server<S, T> {
         let Some(addr) = LISTEN.get() else {
             return Ok(None);
         };
-        let tasks = OwnedQueue::unbound(c"rdma_sample")?;
+        let tasks = OwnedQueue::unbound(host.release(), c"rdma_sample")?;
         let clients = KVec::with_capacity(CLIENTS, GFP_KERNEL)?;
         let serving = Arc::pin_init(
             pin_init!(Serving {

@@ -126,6 +126,8 @@ pub(crate) trait GroupOperations: Send + Sync + Sized + 'static {
 }
 
 /// The [`GroupOperations::Child`] of directories in which `mkdir(2)` is not allowed.
+///
+/// See [`GroupOperations`] for an example.
 pub(crate) enum NoChild {}
 
 #[vtable]
@@ -134,6 +136,8 @@ impl GroupOperations for NoChild {
 }
 
 /// A directory that is lent to a callback: it is attached, and stays so until the callback returns.
+///
+/// See [`GroupOperations`] for an example.
 ///
 /// # Invariants
 ///
@@ -257,6 +261,23 @@ impl<T: GroupOperations> Deref for Group<T> {
 ///
 /// It may be dropped in any process context, also in a show or store, and does not sleep; not in an
 /// interrupt or softirq.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::base::configfs::{Dependent, Group, GroupOperations};
+/// # use kernel::prelude::*;
+/// /// A connection as a directory says: as long as it is there, rmdir of that fails with `EBUSY`.
+/// struct Connection {
+///     _config: Dependent,
+/// }
+///
+/// fn connect<T: GroupOperations>(config: &Group<T>) -> Result<Connection> {
+///     Ok(Connection {
+///         _config: config.depend()?,
+///     })
+/// }
+/// ```
 ///
 /// # Invariants
 ///

@@ -20,6 +20,22 @@ use kernel::prelude::*;
 /// The contents of a physically contiguous piece of memory, for as long as something that has the
 /// memory is borrowed.
 ///
+/// # Examples
+///
+/// ```
+/// # use crate::base::contents::Contents;
+/// # use kernel::prelude::*;
+/// /// Counts in the first 8 bytes.
+/// fn count(contents: &Contents<'_>) -> Result<u64> {
+///     let mut number = [0; 8];
+///     // Others may write there now or later: what was read is all there is to rely on.
+///     contents.read(&mut number)?;
+///     let number = u64::from_le_bytes(number).wrapping_add(1);
+///     contents.part(0..8)?.write(&number.to_le_bytes())?;
+///     Ok(number)
+/// }
+/// ```
+///
 /// # Invariants
 ///
 /// During `'a` the segment's pages are allocated, are those of the direct map, and may be read and

@@ -183,6 +183,8 @@ impl Dir {
 }
 
 /// A file that shows a `T`. Dropping it removes it and waits for readers; it sleeps.
+///
+/// See [`Dir`] for an example.
 #[pin_data]
 pub(crate) struct File<T> {
     // Dropped in this order: removing waits until `VTable::show` does not run, and later reads

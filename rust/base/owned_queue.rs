@@ -25,6 +25,8 @@ use kernel::{
 use crate::bindings;
 
 /// The properties of an [`OwnedQueue`].
+///
+/// See [`OwnedQueue`] for an example.
 #[derive(Clone, Copy)]
 pub(crate) struct WqFlags(bindings::wq_flags);
 

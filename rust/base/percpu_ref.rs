@@ -142,6 +142,8 @@ impl PinnedDrop for PercpuRef {
 /// A user that a [`PercpuRef`] counts until this is dropped. It may be dropped in any context but
 /// NMI, and on `PREEMPT_RT` not in a hard interrupt.
 ///
+/// See [`PercpuRef`] for an example.
+///
 /// # Invariants
 ///
 /// This is a reference of the count of a `PercpuRef`, which is therefore valid: it is pinned, and

@@ -116,6 +116,8 @@ impl<T: Send + Sync> Drop for RcuSlot<T> {
 /// A value that is in an [`RcuSlot`], or was replaced just now. It holds the RCU read lock: its
 /// owner must not sleep until it is dropped.
 ///
+/// See [`RcuSlot`] for an example.
+///
 /// # Invariants
 ///
 /// `value` was in the slot when `_guard` was there already: by the invariants of `RcuSlot` the

@@ -28,6 +28,8 @@ use kernel::{
 ///
 /// It is only a description. That the memory exists is promised by the [`Segmented`] it came from.
 ///
+/// See [`Segmented`] for an example.
+///
 /// # Invariants
 ///
 /// `page` has been that of memory, so that its address can be calculated.
@@ -111,6 +113,18 @@ impl Segment {
 
 /// Something that consists of memory that a device may access.
 ///
+/// # Examples
+///
+/// ```
+/// # use crate::base::scatterlist::Segmented;
+/// /// Returns how many bytes a device finds, and in how many pieces.
+/// fn size(memory: &impl Segmented) -> (u64, usize) {
+///     memory.segments().fold((0, 0), |(bytes, pieces), segment| {
+///         (bytes + u64::from(segment.len()), pieces + 1)
+///     })
+/// }
+/// ```
+///
 /// # Safety
 ///
 /// From any call of a method until `self` is dropped or mutably borrowed, all of this must hold:
@@ -129,6 +143,27 @@ pub(crate) unsafe trait Segmented {
 }
 
 /// The [`Segmented`] of owners that have no such memory: it has no values.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::base::scatterlist::{NoMemory, Segmented};
+/// /// A command, which may have data.
+/// trait Command {
+///     type Data: Segmented;
+///
+///     fn data(&self) -> Option<&Self::Data> {
+///         None
+///     }
+/// }
+///
+/// /// One that never has.
+/// struct Flush;
+///
+/// impl Command for Flush {
+///     type Data = NoMemory;
+/// }
+/// ```
 pub(crate) enum NoMemory {}
 
 // SAFETY: There is no value of this type.

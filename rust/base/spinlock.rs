@@ -27,6 +27,31 @@ use crate::bindings;
 /// Several may be released in any order: each CPU counts how many it holds, and releasing the last
 /// one restores the interrupts as they were before the first one. (The kernel crate's `SpinLockIrq`
 /// does the same, but 7.2 does not have it.)
+///
+/// # Examples
+///
+/// ```
+/// # use crate::base::sync::{new_irqsave_spinlock, IrqSaveSpinLock};
+/// # use kernel::prelude::*;
+/// /// What a task adds to, and a completion queue takes from.
+/// #[pin_data]
+/// struct Credits {
+///     #[pin]
+///     free: IrqSaveSpinLock<u32>,
+/// }
+///
+/// impl Credits {
+///     fn new(free: u32) -> impl PinInit<Self> {
+///         pin_init!(Self {
+///             free <- new_irqsave_spinlock!(free, "Credits::free"),
+///         })
+///     }
+///
+///     fn add(&self) {
+///         *self.free.lock() += 1;
+///     }
+/// }
+/// ```
 pub(crate) type IrqSaveSpinLock<T> = Lock<T, IrqSaveSpinLockBackend>;
 
 /// Creates an [`IrqSaveSpinLock`] initialiser with the given name and a new lock class.
@@ -44,6 +69,8 @@ macro_rules! new_irqsave_spinlock {
 pub(crate) use new_irqsave_spinlock;
 
 /// A `spinlock_t` taken with interrupts disabled.
+///
+/// See [`IrqSaveSpinLock`] for an example.
 pub(crate) struct IrqSaveSpinLockBackend;
 
 // SAFETY: `spinlock_t` ensures mutual exclusion. `relock` is the default one, which calls `lock`.

@@ -42,6 +42,16 @@ declare_trace! {
 
 /// A request of a disk: the device number of the disk, as the kernel has it, the hardware queue,
 /// and the tag.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::base::trace::{self, RequestId};
+/// # fn example(dev: u32, hw_queue: u16, tag: u16, sector: u64) {
+/// // Nothing of this is calculated unless the tracepoint is enabled.
+/// trace::submit(|| (RequestId { dev, hw_queue, tag }, 0, sector, 4096));
+/// # }
+/// ```
 #[derive(Clone, Copy)]
 pub(crate) struct RequestId {
     /// The device number.

@@ -13,6 +13,17 @@ use crate::bindings;
 /// before it does. (For interrupts and softirqs the kernel waits by itself.)
 ///
 /// To be dropped after all else of the module. Sleeps for a grace period, up to some seconds.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::base::users::CodeUsers;
+/// /// A module, whose fields drop in this order.
+/// struct Driver<T> {
+///     devices: T,
+///     _code: CodeUsers,
+/// }
+/// ```
 pub(crate) struct CodeUsers;
 
 impl Drop for CodeUsers {

@@ -118,6 +118,8 @@ impl Holder {
 }
 
 /// The limits and features of a block device; C's `struct queue_limits`. Sectors are of 512 bytes.
+///
+/// See [`Bdev`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BdevLimits {
     /// The smallest unit of I/O, in bytes: a power of two, which may exceed a page.
@@ -164,6 +166,24 @@ pub(crate) struct BdevLimits {
 }
 
 /// Tells one block device from another.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::block::bdev::{Bdev, DeviceId};
+/// # use kernel::prelude::*;
+/// /// Takes a device that was opened again, if it is the one of before.
+/// fn take(bdev: Bdev, before: &DeviceId) -> Result<Bdev> {
+///     let id = bdev.id();
+///     if !id.is_same(before) {
+///         return Err(ENODEV);
+///     }
+///     if bdev.write_cache() && !id.has_stayed(before) {
+///         pr_warn!("what was written and not flushed may be lost\n");
+///     }
+///     Ok(bdev)
+/// }
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DeviceId {
     /// The identifier that the device reports: its kind, and its bytes, followed by zeroes.

@@ -42,6 +42,8 @@ use kernel::{
 };
 
 /// The operation of an I/O.
+///
+/// See [`BioRequest`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BioOp {
     /// Reads into the owner's memory.

@@ -16,6 +16,22 @@ pub(crate) type BlkResult<T = ()> = core::result::Result<T, BlkError>;
 /// A `blk_status_t` other than `BLK_STS_OK`.
 ///
 /// The values are asserted against the C ones in `rust/helpers/block.c`.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::block::{BlkError, BlkResult};
+/// # use kernel::prelude::*;
+/// /// Ends a write with what a file system has said.
+/// fn status(written: Result<usize>, len: usize) -> BlkResult {
+///     match written {
+///         Ok(bytes) if bytes == len => Ok(()),
+///         Ok(_) => Err(BlkError::IoError),
+///         // For `ENOSPC` this is `BlkError::NoSpace`.
+///         Err(error) => Err(error.into()),
+///     }
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum BlkError {

@@ -74,6 +74,8 @@ impl Owner {
 }
 
 /// The devices that are there.
+///
+/// See [`Registration`] for an example.
 #[pin_data]
 pub(crate) struct Devices {
     owner: Owner,
@@ -126,6 +128,8 @@ impl Devices {
 
 /// Has a static for its [`Registration`], which the macro [`rdma_client`] makes: the core says of a
 /// new device only that it is there, not which client is to hear of it.
+///
+/// See [`Client`] for an example.
 ///
 /// # Safety
 ///

@@ -125,6 +125,8 @@ const CLOSED: u32 = 3;
 /// It handles one completion at a time. Whether a caller may poll it shows in the type of its
 /// [`Cq`], which this does not know.
 ///
+/// See [`Cq`] for an example.
+///
 /// # Invariants
 ///
 /// - `raw` is a completion queue of `device` with at least `entries` entries that is freed by

@@ -36,6 +36,8 @@ use kernel::{
 };
 
 /// The limits of a device.
+///
+/// See [`Device`] for an example.
 #[derive(Clone, Copy)]
 pub(crate) struct Limits {
     /// Work requests per queue of a queue pair.
@@ -76,6 +78,8 @@ const REGION_PAGES_MAX: u32 = 256;
 const SOFTWARE_REGION_SHIFT: u32 = 26;
 
 /// The name of a device at the time of [`Device::name`]: an administrator may change it.
+///
+/// See [`Device`] for an example.
 pub(crate) struct Name {
     bytes: [u8; Name::MAX],
     len: usize,
@@ -99,6 +103,17 @@ impl fmt::Display for Name {
 
 /// Which accesses to memory do not come in between those of an atomic operation that a device does
 /// for a peer.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::{base::errno::EOPNOTSUPP, rdma::device::{Atomicity, Device}};
+/// # use kernel::prelude::*;
+/// /// Returns true if the CPU may count in memory in which peers do by this device.
+/// fn cpu_may_count(device: &Device) -> Result<bool> {
+///     Ok(device.atomics().ok_or(EOPNOTSUPP)? == Atomicity::Host)
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Atomicity {
     /// The atomic operations of the same device (`IB_ATOMIC_HCA`): neither those of other devices

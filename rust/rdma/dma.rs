@@ -49,6 +49,19 @@ use kernel::{
 };
 
 /// Which side writes memory: C's `enum dma_data_direction`.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::rdma::{device::Device, dma::{Direction, DmaBuffer}};
+/// # use kernel::{prelude::*, sync::Arc};
+/// # fn example(device: &Arc<Device>) -> Result {
+/// // The device reads a message that is sent, and writes one that is received.
+/// let command = DmaBuffer::alloc(device, 64, Direction::ToDevice)?;
+/// let reply = DmaBuffer::alloc(device, 64, Direction::FromDevice)?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     /// The CPU writes and the device reads.

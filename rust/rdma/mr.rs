@@ -32,6 +32,21 @@ use kernel::{
 };
 
 /// What a peer may do with a memory region.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::rdma::{dma::SgMapping, mr::{Access, Mr}, pd::Pd};
+/// # use kernel::{prelude::*, sync::Arc};
+/// /// A memory region that peers read, and of which the first also write.
+/// fn alloc(pd: &Arc<Pd>, memory: &Arc<SgMapping>, is_first: bool) -> Result<Mr> {
+///     let access = match is_first {
+///         true => Access::RemoteReadWrite,
+///         false => Access::RemoteRead,
+///     };
+///     Mr::alloc(pd, memory, access)
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     /// RDMA READ.

@@ -156,6 +156,18 @@ use crate::base::sync::random_u64;
 use crate::bindings;
 
 /// What a device does against the specification.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::rdma::device::Device;
+/// # use kernel::prelude::*;
+/// # fn example(device: &Device) {
+/// if device.quirks().misses_first_message() {
+///     pr_info!("{}: the first message may have to be sent again\n", device.name());
+/// }
+/// # }
+/// ```
 #[derive(Clone, Copy)]
 pub(crate) struct Quirks {
     rxe: bool,

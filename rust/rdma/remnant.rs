@@ -27,6 +27,8 @@ use kernel::{
 
 /// An object of a device, which the device may refuse to destroy.
 ///
+/// See [`ObjectRef`] for an example.
+///
 /// # Safety
 ///
 /// Once [`Self::release`] has succeeded, neither the device nor a function that it may call uses
@@ -54,6 +56,26 @@ pub(crate) unsafe trait DeviceObject: Send + Sync + 'static {
 
 /// A counted reference to an object of a device. With the last one the object is destroyed, where
 /// that is dropped, or becomes a remnant if the device refuses.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::rdma::{cq::AnyCq, remnant::ObjectRef};
+/// /// Two connections, which may have one completion queue.
+/// struct Pair {
+///     cqs: [ObjectRef<AnyCq>; 2],
+/// }
+///
+/// impl Pair {
+///     fn shared(cq: &ObjectRef<AnyCq>) -> Self {
+///         Self { cqs: [cq.clone(), cq.clone()] }
+///     }
+///
+///     fn is_shared(&self) -> bool {
+///         ObjectRef::ptr_eq(&self.cqs[0], &self.cqs[1])
+///     }
+/// }
+/// ```
 pub(crate) struct ObjectRef<T: DeviceObject>(ManuallyDrop<Arc<T>>);
 
 impl<T: DeviceObject> ObjectRef<T> {

@@ -100,6 +100,8 @@ use kernel::{
 };
 
 /// The upper-layer protocol of queue pairs that send requests; see [`RequestHandler`].
+///
+/// See [`RequestHandler`] for an example.
 pub(crate) enum Requests {}
 
 /// What requests have in a queue pair.

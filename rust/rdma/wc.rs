@@ -199,6 +199,8 @@ impl<'a> Written<'a> {
 
 /// A status of a completion other than success.
 ///
+/// See [`WcError`] for an example.
+///
 /// # Invariants
 ///
 /// The value is not `IB_WC_SUCCESS`.

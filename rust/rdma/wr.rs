@@ -48,6 +48,21 @@ pub(crate) enum RdmaOp {
 }
 
 /// A place in a peer's memory, and the key to it.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::rdma::wr::RemoteRange;
+/// # use kernel::prelude::*;
+/// /// Returns where block `index` is in what the peer lets this side access.
+/// fn block(granted: RemoteRange, index: u64) -> Result<RemoteRange> {
+///     let offset = index.checked_mul(4096).ok_or(EINVAL)?;
+///     Ok(RemoteRange {
+///         addr: granted.addr.checked_add(offset).ok_or(EINVAL)?,
+///         ..granted
+///     })
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RemoteRange {
     /// The address, as the peer registered it.
@@ -178,6 +193,8 @@ impl SendOwner for DmaBuffer {
 pub(crate) const RECV_BUFFERS: usize = 2;
 
 /// Memory that a message, or a part of it, is received into.
+///
+/// See [`RecvOwner`] for an example.
 pub(crate) enum RecvBuffer<'a> {
     /// A buffer that the CPU reads.
     Cpu(&'a mut DmaBuffer),

@@ -244,6 +244,8 @@ where
 /// The page that a show writes its text into.
 ///
 /// Writing more than there is room for is an error, also for the reader: [`EOVERFLOW`].
+///
+/// See [`Attribute`] for an example.
 pub(crate) struct PageWriter<'a> {
     page: &'a mut [MaybeUninit<u8>],
     len: usize,

@@ -399,6 +399,26 @@ impl<T: Operations> Drop for NewDisk<T> {
 /// still open get errors. Dropping sleeps, and must not be done in a callback of [`Operations`]. A
 /// disk keeps this module loaded until the last reference to the disk is gone.
 ///
+/// # Examples
+///
+/// ```
+/// # use crate::block::mq::{GenDisk, Operations};
+/// # use kernel::prelude::*;
+/// /// The device has another size.
+/// fn resize<T: Operations>(disk: &GenDisk<T>, sectors: u64) -> Result {
+///     if disk.set_capacity(sectors)? {
+///         disk.announce(&[c"RESIZED=1"]);
+///     }
+///     Ok(())
+/// }
+///
+/// /// The device is gone: I/O fails from now on, and what is cached is not written.
+/// fn remove<T: Operations>(disk: GenDisk<T>) {
+///     disk.mark_dead();
+///     drop(disk);
+/// }
+/// ```
+///
 /// # Invariants
 ///
 /// - `disk` is valid, and was added by `device_add_disk`; we have a reference to it. Its

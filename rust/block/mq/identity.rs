@@ -11,6 +11,15 @@ use crate::bindings;
 pub(super) const UID_UUID: bindings::blk_unique_id = 10;
 
 /// What identifies the contents of a disk, wherever and however often it is attached.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::block::mq::{DiskIdentity, GenDiskBuilder};
+/// # fn example(uuid: [u8; 16]) {
+/// let builder = GenDiskBuilder::new().identity(DiskIdentity { uuid, durable: true });
+/// # }
+/// ```
 #[derive(Clone, Copy)]
 pub(crate) struct DiskIdentity {
     /// The UUID, which sysfs shows as `wwid`.

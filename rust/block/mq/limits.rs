@@ -29,6 +29,25 @@ use kernel::{
 /// [`GenDiskBuilder::build_numbered`] checks them.
 ///
 /// [`GenDiskBuilder::build_numbered`]: super::GenDiskBuilder::build_numbered
+///
+/// # Examples
+///
+/// ```
+/// # use crate::block::mq::Limits;
+/// /// A device of blocks of 4 KiB, with a cache, which discards in units of 1 MiB.
+/// fn limits() -> Limits {
+///     Limits {
+///         logical_block_size: 4096,
+///         physical_block_size: 4096,
+///         max_hw_sectors: (1 << 20) / 512,
+///         max_discard_sectors: u32::MAX,
+///         discard_granularity: 1 << 20,
+///         write_cache: true,
+///         fua: true,
+///         ..Limits::default()
+///     }
+/// }
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     /// The smallest unit of I/O, in bytes: a power of two, from 512 to the page size.

@@ -173,6 +173,20 @@ pub(crate) trait Operations: Sized + 'static {
 }
 
 /// What blk-mq does with the timer of a request that is late; C's `enum blk_eh_timer_return`.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::block::mq::Timeout;
+/// /// What `Operations::timeout` may do that asks the hardware whether it has the request.
+/// fn timeout(hardware_has_it: bool, fail: impl FnOnce()) -> Timeout {
+///     if hardware_has_it {
+///         return Timeout::Reset;
+///     }
+///     fail();
+///     Timeout::Done
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Timeout {
     /// The timer starts anew, unless the request has ended.

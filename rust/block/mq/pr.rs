@@ -40,6 +40,23 @@ const PR_FL_IGNORE_KEY: u32 = 1 << 0;
 pub(crate) const PR_KEYS_MAX: usize = 32;
 
 /// A change of the persistent reservation. `kind` is an `enum pr_type`.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::block::{mq::PrChange, BlkError, BlkResult};
+/// /// Changes the one key that a device keeps.
+/// fn change(key: &mut u64, change: PrChange) -> BlkResult {
+///     match change {
+///         PrChange::Register { old, new, ignore_old } if ignore_old || old == *key => {
+///             *key = new;
+///             Ok(())
+///         }
+///         PrChange::Register { .. } => Err(BlkError::ReservationConflict),
+///         _ => Err(BlkError::NotSupported),
+///     }
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PrChange {
     /// There is none: the request is another one.
@@ -86,6 +103,24 @@ pub(crate) enum PrChange {
 }
 
 /// A persistent reservation, and who has registered.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::block::mq::{PrReport, PR_KEYS_MAX};
+/// /// Returns what a device reports that keeps one key: how often that has changed, and the key.
+/// fn parse(bytes: &[u8]) -> Option<PrReport> {
+///     let (generation, key) = bytes.split_first_chunk()?;
+///     let mut keys = [0; PR_KEYS_MAX];
+///     keys[0] = u64::from_le_bytes(key.try_into().ok()?);
+///     Some(PrReport {
+///         generation: u32::from_le_bytes(*generation),
+///         reservation: None,
+///         keys,
+///         count: 1,
+///     })
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PrReport {
     /// How often the registrations have changed.

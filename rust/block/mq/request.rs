@@ -36,6 +36,8 @@ use kernel::{
 
 /// A type that has exactly one owner at a time, an [`Owned`].
 ///
+/// See [`Owned`] for an example.
+///
 /// # Safety
 ///
 /// `release` may be called from any context, and from any thread if the type is `Send`.
@@ -49,6 +51,22 @@ pub(crate) unsafe trait Ownable {
 }
 
 /// The one owner of an object that C allocated.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::block::{mq::{Operations, Owned, Request}, BlkResult};
+/// /// A place for a request that the hardware has. If it drops with one, that ends with an error.
+/// struct Slot<T: Operations>(Option<Owned<Request<T>>>);
+///
+/// impl<T: Operations> Slot<T> {
+///     fn done(&mut self, result: BlkResult) {
+///         if let Some(rq) = self.0.take() {
+///             rq.complete(result);
+///         }
+///     }
+/// }
+/// ```
 ///
 /// # Invariants
 ///
@@ -158,6 +176,8 @@ impl<T: Operations> Pdu<T> {
 }
 
 /// The command of a request.
+///
+/// See [`Operations`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
     /// Reads [`Request::bytes`] from [`Request::sector`] on into [`Request::segments`].
@@ -182,6 +202,21 @@ pub(crate) enum Command {
 }
 
 /// A request; C's `struct request`.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::block::{mq::{Command, Operations, Request}, BlkError, BlkResult};
+/// /// Returns what to tell the hardware of a request: where it is, its bytes, and its pieces.
+/// fn describe<T: Operations>(rq: &Request<T>) -> BlkResult<(u64, u32, usize)> {
+///     match rq.command() {
+///         Command::Read | Command::Write if !rq.fua() => {
+///             Ok((rq.sector(), rq.bytes(), rq.segments().count()))
+///         }
+///         _ => Err(BlkError::NotSupported),
+///     }
+/// }
+/// ```
 ///
 /// # Invariants
 ///
@@ -412,6 +447,22 @@ unsafe impl<T: Operations> Segmented for Owned<Request<T>> {
 
 /// A request that has not been started: its timer does not run.
 ///
+/// # Examples
+///
+/// ```
+/// # use crate::block::{mq::{IdleRequest, Operations, Owned, Refused, Request}, BlkError};
+/// /// What `Operations::queue_rq` does first: without room, blk-mq shall come again.
+/// fn start<T: Operations>(
+///     rq: Owned<IdleRequest<T>>,
+///     has_room: bool,
+/// ) -> Result<Owned<Request<T>>, Refused<T>> {
+///     match has_room {
+///         true => Ok(rq.start()),
+///         false => Err(rq.refuse(BlkError::Resource)),
+///     }
+/// }
+/// ```
+///
 /// # Invariants
 ///
 /// Those of [`Request`], and the request is idle.
@@ -495,6 +546,8 @@ enum RefusedRequest<T: Operations> {
 /// - Anything else ends the request with that status.
 ///
 /// It makes no difference whether the request was started: blk-mq makes a started one idle again.
+///
+/// See [`IdleRequest`] for an example.
 pub(crate) struct Refused<T: Operations> {
     rq: RefusedRequest<T>,
     status: BlkError,

@@ -18,6 +18,8 @@ use core::{
 /// same page, as of bios that were merged, is one segment. So with a `virt_boundary` of a page
 /// there is never more than one segment more than pages.
 ///
+/// See [`Request`](super::Request) for an example.
+///
 /// # Invariants
 ///
 /// - `bio` is null, or a bio of a request that lives for `'a`.

@@ -146,6 +146,23 @@ struct Count {
 ///
 /// Dropping it may sleep.
 ///
+/// # Examples
+///
+/// ```
+/// # use crate::block::mq::{DiskNames, GenDisk, GenDiskBuilder, Operations, TagSet};
+/// # use kernel::{prelude::*, sync::Arc};
+/// /// Adds another disk of the same device: its disks share the hardware queues and requests.
+/// fn add<T: Operations>(
+///     names: &Arc<DiskNames>,
+///     tag_set: &Arc<TagSet<T>>,
+///     data: T::QueueData,
+/// ) -> Result<GenDisk<T>> {
+///     GenDiskBuilder::new()
+///         .capacity_sectors((1 << 30) / 512)
+///         .build_numbered(names.clone(), tag_set.clone(), data)
+/// }
+/// ```
+///
 /// # Invariants
 ///
 /// `inner` went through `blk_mq_alloc_tag_set` with success, for requests of `T`.

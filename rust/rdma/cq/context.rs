@@ -30,6 +30,8 @@ mod sealed {
 use sealed::Sealed;
 
 /// The context of a [`Cq`].
+///
+/// See [`Cq`] for an example.
 pub(crate) trait Context: Sealed {}
 
 /// A context in which callers of [`Cq::poll`] and [`Cq::reap`] handle completions.

@@ -17,6 +17,8 @@ use kernel::{
 
 /// An event of a device: C's `enum ib_event_type`, without those of queue pairs and queues. The
 /// number is that of the port.
+///
+/// See [`DeviceEvents`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DeviceEvent {
     /// The port can send and receive.

@@ -13,6 +13,8 @@ use kernel::{
 };
 
 /// What a port was like when it was asked: C's `struct ib_port_attr`.
+///
+/// See [`Device`] for an example.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Port {
     /// Packets can be sent and received (`IB_PORT_ACTIVE`).

@@ -27,6 +27,8 @@ mod sealed {
 }
 
 /// A transport service of queue pairs: [`Rc`], [`Uc`] or [`Ud`].
+///
+/// See [`Connected`] for an example.
 pub(crate) trait Transport: sealed::Sealed + Send + Sync + 'static {
     /// What is known of a send that has completed with success.
     type Sent: Copy;
@@ -77,6 +79,20 @@ pub(crate) trait Connected: for<'a> Transport<Received<'a> = Received<'a>> {}
 
 /// The reliable connection: what was sent has arrived when it completes, in order, and once. It has
 /// all operations.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::rdma::{dma::DmaPiece, qp::{Qp, QpHandler, Rc}, wr::{RdmaOp, RemoteRange}};
+/// # use kernel::prelude::*;
+/// /// `Qp<H, Rc>` is `Qp<H>`: this is the transport if nothing else is said.
+/// fn read<H>(qp: &Qp<H, Rc>, remote: RemoteRange, piece: DmaPiece) -> Result
+/// where
+///     H: QpHandler<Send = DmaPiece>,
+/// {
+///     qp.rdma(0, RdmaOp::Read, remote, piece, true).map_err(|(error, _)| error)
+/// }
+/// ```
 pub(crate) enum Rc {}
 
 impl Transport for Rc {

@@ -41,6 +41,8 @@ use kernel::{
 /// An upper-layer protocol for queue pairs of transport `T` with handler `H`; `()` if there is
 /// none.
 ///
+/// See [`QpHandler`] for an example.
+///
 /// # Safety
 ///
 /// - What is in [`Self::Shared`] and [`Self::Slot`] may be used by any thread, as far as the

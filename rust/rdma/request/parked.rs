@@ -24,6 +24,21 @@ use kernel::prelude::*;
 /// They come back by [`RequestHandler::send_released`] when the last reference to the protection
 /// domain is dropped: then no queue pair is left by which the peer could reach their memory. The
 /// regions and the domain stay with the device for ever, as does the mapping of the memory for DMA.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::rdma::{qp::Qp, request::{RequestHandler, Undrained}};
+/// # use kernel::prelude::*;
+/// /// Ends a connection. All its requests have come back then, but for those that are told here.
+/// fn end<H: RequestHandler>(qp: &Qp<H>) {
+///     match qp.drain() {
+///         Ok(()) => {}
+///         Err(Undrained { lost: true, .. }) => pr_err!("the device keeps requests\n"),
+///         Err(Undrained { parked, .. }) => pr_err!("{} requests keep their memory\n", parked),
+///     }
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Undrained {
     /// The number of these requests.

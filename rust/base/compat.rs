@@ -4,6 +4,9 @@
 //!
 //! Each item has the name and the meaning that the newest kernel gives it.
 
+// UPSTREAM: upstream/tree/base/compat.rs takes the place of this file, without a patch: the kernel
+// crate has what is left.
+
 #![allow(unsafe_code)]
 
 use crate::bindings;

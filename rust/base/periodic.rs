@@ -2,6 +2,11 @@
 
 //! Work that is done periodically.
 //!
+//! The kernel crate's `DelayedWork` can be queued, and that is all: it has no functions that cancel
+//! an item or wait for one. A module that goes must do both, or the item runs when its code is
+//! gone. Neither can be added from outside without more unsafe code than there is here, as the
+//! queue owns a reference to the item, which has to be found again when it is cancelled.
+//!
 //! C header: [`include/linux/workqueue.h`](srctree/include/linux/workqueue.h)
 
 // UPSTREAM: upstream/tree/base/periodic.rs takes the place of this file, with patch 0015 of

@@ -2,6 +2,12 @@
 
 //! Memory as lists of segments: what `block` and `rdma` share.
 //!
+//! It is memory before it is mapped: that of a bio, of a request or of [`PageChunks`]. The kernel
+//! crate's `scatterlist` of today is about memory that is mapped. An entry of its `SGTable` tells a
+//! DMA address and a length, but no page. Such a table is either of memory of `vmalloc()` that it
+//! owns, mapped for the device of a driver, or one that C code has made. What it could do for
+//! mappings is said in `rdma/dma.rs`.
+//!
 //! C header: [`include/linux/scatterlist.h`](srctree/include/linux/scatterlist.h)
 
 // UPSTREAM: upstream/tree/base/scatterlist.rs takes the place of this file, with patches 0005, 0008

@@ -277,6 +277,7 @@ def copies():
     """Returns the table of the copies, for upstream.rst."""
     patches = {file.name[:4] for file in (HERE / "upstream/rust").glob("*.patch")}
     rows, named = [], set()
+    replaced = set((HERE / "upstream/tree").rglob("*.rs"))
     for file in sorted((HERE / "rust").glob("*/*.rs")):
         note = re.search(r"^// UPSTREAM:.*\n(?:// .*\n)*", file.read_text(), re.M)
         if not note:
@@ -290,7 +291,10 @@ def copies():
                 sys.exit(f"rust/{name}: there is no such patch as {numbers[-1]}")
         texts = [path.read_text() for path in (file, *sorted(file.with_suffix("").rglob("*.rs")))]
         lines = [sum(len(text.splitlines()) for text in texts), sum(map(code, texts)), len(thin.read_text().splitlines()), code(thin.read_text())]
+        replaced.discard(thin)
         rows.append((f"``{name}``" + (", folder" if len(texts) > 1 else ""), lines, ", ".join(numbers) or "none"))
+    if replaced:
+        sys.exit(f"{min(replaced).relative_to(HERE)}: the file of rust whose place it takes has no note that says so")
     if patches - named:
         sys.exit(f"upstream/rust: no note of rust names {' '.join(sorted(patches - named))}")
     rows.append(("all", [sum(lines[at] for _, lines, _ in rows) for at in range(4)], "\\"))

@@ -62,6 +62,8 @@ unsafe impl Sync for Shared {}
 /// A handle of a [`ReleaseQueue`], by which it is told of the values that it is to drop.
 ///
 /// It does not keep the queue.
+///
+/// See [`ReleaseQueue`] for an example.
 #[derive(Clone)]
 pub(crate) struct ReleaseHandle(Arc<Shared>);
 

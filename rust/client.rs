@@ -50,6 +50,7 @@ pub(crate) use ping::{
     RoundTrips,
     Trip,
     DEPTH_MAX,
+    SEND_MAX,
     SIZE_MAX,
     SIZE_MIN, //
 };

@@ -685,7 +685,6 @@ def control_long():
        ("a reply", message(LIST | REPLY, bytes(120)), MALFORMED),
        ("an event", message(EXTENT, bytes(16)), MALFORMED),
        ("the answer to a ping", message(PONG), MALFORMED),
-       ("a ping with something in it", message(PING, b"x"), MALFORMED),
        ("a fence of no path", message(FENCE, struct.pack("<QB7x", 1, 8)), MALFORMED),
        ("a fence that is too short", message(FENCE, bytes(15)), MALFORMED),
        ("a kind that is not used", message(QUERY, bytes(8)), MALFORMED),
@@ -764,6 +763,26 @@ def control_idle():
         # Six or seven looks, one a second at best.
         control.until(lambda: control.ended, f"the connection goes on after {words}", seconds=2 * SOON)
     works(idle.io())
+
+
+@case("stranger", "pings with contents, which come back unless the version is older")
+def stranger_contents():
+    control, older = Connection(request()), Connection(request(oldest=8, newest=8))
+    for size in 1, 3, 8, 1000, 4072:
+        contents = os.urandom(size)
+        control.send(message(PING, contents))
+        said = control.receive()[0]
+        expect(f"the answer to a ping of {size} more bytes", said == struct.pack("<HHI", PONG, 8 + size, 0) + contents, True)
+        expect("the status of an older version", ask(older, message(PING, contents))[0], MALFORMED)
+    # As much as there is room for, and nobody takes the answers.
+    flooding = Connection(request(), receives=0)
+    for _ in range(100):
+        flooding.send(message(PING, bytes(4072)))
+    flooding.must_end()
+    short = Connection(request())
+    short.send(message(PING, bytes(8), length=4080))
+    short.must_end()
+    return 1
 
 
 @case("stranger", "more messages than may be sent without a login", 1)

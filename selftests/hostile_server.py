@@ -397,7 +397,7 @@ class Server:
         return [reply(LOGOUT, sequence)]
 
     def ping(self, sequence, message):
-        return [event(PONG)]
+        return [event(PONG, message[8:])]
 
     def scratch(self, sequence, message, **changed):
         size, = struct.unpack_from("<I", message, 152)
@@ -2044,9 +2044,35 @@ def ping_honest(begin):
     expect("the outcome", ping(read=1)[:4], (None, "", 5, 5))
 
 
+@case("ping", "an honest server that repeats what messages have")
+def ping_contents(begin):
+    begin.server()
+    for size in 9, 1000, 4080:
+        expect("the outcome", ping(size=size, depth=4)[:3], (None, "", 5))
+    error, words, sends, *_ = ping(size=4081)
+    expect("the outcome", (error, sends), ("EINVAL", 0))
+    return words
+
+
+@cases("ping",
+       ("nothing of it", lambda message: event(PONG), "EBADMSG"),
+       ("less of it", lambda message: event(PONG, message[8:-1]), "EBADMSG"),
+       ("more than it", lambda message: event(PONG, message[8:] + b"x"), "EBADMSG"),
+       ("another last byte", lambda message: event(PONG, message[8:-1] + bytes([message[-1] ^ 1])), "EBADMSG"),
+       ("zeroes", lambda message: event(PONG, bytes(len(message) - 8)), "EBADMSG"),
+       ("other contents in each byte", lambda message: event(PONG, bytes(byte ^ 0xff for byte in message[8:])), "EBADMSG"),
+       ("4096 bytes", lambda message: event(PONG, bytes(4088)), "EPROTO"),
+       ("a refusal, as an older server", lambda message: reply(PING, struct.unpack_from("<I", message, 4)[0], code=hostile.MALFORMED), "EPROTONOSUPPORT"))
+def ping_contents_garbage(begin, said, wanted):
+    begin.server(on={"ping": answers_with(said)})
+    error, words, sends, *_ = ping(size=1000)
+    expect("the outcome", (error, sends), (wanted, 0))
+    return words
+
+
 @cases("ping",
        ("an answer of no byte", b"", "EPROTO"),
-       ("a pong that is too long", event(PONG, b"x"), "EPROTO"),
+       ("a pong that is too long", event(PONG, b"x"), "EBADMSG"),
        ("a pong that says it is longer", event(PONG, length=9), "EPROTO"),
        ("a pong of 4096 bytes", event(PONG, bytes(4088)), "EPROTO"),
        ("an extent", extent(number=1), "EPROTO"),
@@ -2068,9 +2094,9 @@ def ping_garbage(begin, said, wanted):
 @case("ping", "an honest server that has a scratch region, and no atomic operations")
 def ping_scratch(begin):
     begin.server()
-    for wanted in {}, {"depth": 8}, {"polled": 1}, {"depth": 32, "polled": 1, "size": 61440}:
+    for wanted in {}, {"depth": 8}, {"polled": 1, "size": 4080}, {"depth": 32, "polled": 1, "size": 61440, "send": 0}:
         outcome = ping(export="e", read=1, write=1, cas=1, faa=1, **wanted)
-        expect("the outcome", outcome[:4], (None, "", 5, 5))
+        expect("the outcome", outcome[:4], (None, "", 5 * wanted.get("send", 1), 5))
         expect("what else is counted", ping.counts, {"write": 5, "cas": 0, "faa": 0})
         expect("what is not available", ping.unavailable, ["cas", "faa"])
 

@@ -20,7 +20,8 @@ use crate::base::{
     errno::{
         EBADMSG,
         EKEYREJECTED,
-        EPROTO, //
+        EPROTO,
+        EPROTONOSUPPORT, //
     },
     sync, //
 };
@@ -59,6 +60,7 @@ use crate::link::{
 };
 use crate::proto::{
     handshake::Ticket,
+    wire::VERSION_SCRATCH,
     Access,
     BlockSize,
     Challenge,
@@ -74,6 +76,7 @@ use crate::proto::{
     Ping,
     Pong,
     Public,
+    Refusal,
     ReplyError, //
 };
 use crate::rdma::cm::CmEvents;
@@ -302,7 +305,7 @@ impl ControlConnection {
         encode: impl FnOnce(u32, &mut [u8]) -> Result<usize, NoRoom>,
         parse: impl FnOnce(&[u8], u32) -> Result<R, ReplyError>,
     ) -> Result<R, Failure> {
-        self.sequence = self.sequence.wrapping_add(1);
+        self.sequence = self.next_sequence();
         let sequence = self.sequence;
         self.channel
             .send(deadline.left(), |buf| encode(sequence, buf))?;
@@ -364,21 +367,37 @@ impl ControlConnection {
         }
     }
 
-    /// Sends a ping, and returns its sequence number. No more than
-    /// [`MESSAGES`](crate::link::channel::MESSAGES) may be unanswered. May sleep.
-    pub(super) fn send_ping(&mut self, deadline: Deadline) -> Result<u32, Failure> {
-        self.sequence = self.sequence.wrapping_add(1);
+    /// Returns the sequence number that the next message will have.
+    pub(super) fn next_sequence(&self) -> u32 {
+        self.sequence.wrapping_add(1)
+    }
+
+    /// Sends `ping`, and returns its sequence number. No more than
+    /// [`MESSAGES`](crate::link::channel::MESSAGES) may be unanswered. Fails with
+    /// `EPROTONOSUPPORT` if the server is older, and there are contents. May sleep.
+    pub(super) fn send_ping(&mut self, ping: Ping<'_>, deadline: Deadline) -> Result<u32, Failure> {
+        if !ping.contents.is_empty() && self.version < VERSION_SCRATCH {
+            return Err(older());
+        }
+        self.sequence = self.next_sequence();
         let sequence = self.sequence;
         self.channel
-            .send(deadline.left(), |buf| Ping.encode(sequence, buf))?;
+            .send(deadline.left(), |buf| ping.encode(sequence, buf))?;
         Ok(sequence)
     }
 
-    /// Waits for the answer to the oldest ping that has none, which has this `sequence`. May sleep.
-    pub(super) fn await_pong(&mut self, sequence: u32, deadline: Deadline) -> Result<(), Failure> {
+    /// Waits for the answer to the oldest ping that has none, which has this `sequence`, and
+    /// returns its contents, which may be any. Fails like [`Self::send_ping`]. May sleep.
+    pub(super) fn await_pong(
+        &mut self,
+        sequence: u32,
+        deadline: Deadline,
+    ) -> Result<&[u8], Failure> {
         let len = self.receive(deadline)?;
         match Pong::parse(self.message.get(..len).unwrap_or(&[]), sequence) {
-            Ok(Pong) => Ok(()),
+            Ok(Pong { contents }) => Ok(contents),
+            // So says one of this version that knows no contents; else there is nothing malformed.
+            Err(ReplyError::Refused(why)) if why.refusal == Refusal::Malformed => Err(older()),
             Err(ReplyError::Refused(why)) => Err(refused(&why)),
             Err(ReplyError::Malformed(malformed)) => {
                 Err(fail!(EPROTO, "malformed answer to a ping: {malformed}"))
@@ -398,7 +417,7 @@ impl ControlConnection {
         &mut self,
         encode: impl FnOnce(u32, &mut [u8]) -> Result<usize, NoRoom>,
     ) -> Result {
-        self.sequence = self.sequence.wrapping_add(1);
+        self.sequence = self.next_sequence();
         let sequence = self.sequence;
         self.channel.try_send(|buf| encode(sequence, buf))
     }
@@ -418,6 +437,14 @@ impl ControlConnection {
             None => Err(fail!(EPROTO, "a reply without a request")),
         }
     }
+}
+
+/// The failure if a server knows no contents of a ping.
+fn older() -> Failure {
+    fail!(
+        EPROTONOSUPPORT,
+        "the server is older: it answers no messages of that size"
+    )
 }
 
 /// Parses a message if it is an event.

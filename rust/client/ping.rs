@@ -23,6 +23,7 @@ pub(crate) use self::trips::{
     RoundTrips,
     Trip,
     DEPTH_MAX,
+    SEND_MAX,
     SIZE_MAX,
     SIZE_MIN, //
 };

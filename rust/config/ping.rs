@@ -31,6 +31,7 @@ use crate::client::{
     RoundTrips,
     Trip,
     DEPTH_MAX,
+    SEND_MAX,
     SIZE_MAX,
     SIZE_MIN, //
 };
@@ -380,6 +381,12 @@ impl Ping {
             return Err(fail!(
                 EINVAL,
                 "{trip} needs an export, and export is not set"
+            ));
+        }
+        if request.has(Trip::Send) && request.size > SEND_MAX {
+            return Err(fail!(
+                EINVAL,
+                "size: a message has {SEND_MAX} bytes at most"
             ));
         }
         let key = self.key.get();

@@ -32,7 +32,7 @@ pub enum Request {
     Echo(EchoRequest),
     /// The end of the session.
     Logout,
-    /// A sign of life; answered by [`Event::Pong`](super::Event::Pong).
+    /// A sign of life; answered by a [`Pong`](super::Pong) of the same contents.
     Ping,
     /// Nothing of a path is to reach the export any more; answered by
     /// [`Event::Fenced`](super::Event::Fenced).
@@ -55,6 +55,7 @@ impl Message<'_> {
             }
             wire::LIST => ListRequest::from_wire(&self.whole()?).map(Request::List),
             wire::LOGOUT => self.whole::<wire::Header>().map(|_| Request::Logout),
+            wire::PING if version >= wire::VERSION_SCRATCH => Ok(Request::Ping),
             wire::PING => self.whole::<wire::Header>().map(|_| Request::Ping),
             wire::FENCE => Fence::from_wire(&self.whole()?).map(Request::Fence),
             _ => Err(Malformed("unknown kind of request")),

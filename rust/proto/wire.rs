@@ -25,7 +25,7 @@ pub const MAGIC: u32 = u32::from_le_bytes(*b"FARB");
 pub const VERSION_MIN: u16 = 8;
 /// Newest protocol version this code speaks.
 pub const VERSION_MAX: u16 = 9;
-/// Oldest protocol version that has [`SCRATCH`] and may have [`ECHO`].
+/// Oldest protocol version that has [`SCRATCH`], and may have [`ECHO`] and contents of a [`PING`].
 pub const VERSION_SCRATCH: u16 = 9;
 /// TCP/RDMA port a server listens on unless told otherwise.
 pub const PORT: u16 = 7420;
@@ -41,6 +41,8 @@ pub const REJECT_MAX: usize = 148;
 pub const TAG_SIZE: usize = 16;
 /// Largest control message, in bytes. A receive buffer has room for its tag, too.
 pub const MESSAGE_MAX: usize = 4096 - TAG_SIZE;
+/// Smallest [`PING`] and [`PONG`], in bytes: a [`Header`] alone.
+pub const PING_MIN: usize = size_of::<Header>();
 /// Size of a name field; a name has at most one byte less and is padded with zeroes.
 pub const NAME_SIZE: usize = 64;
 /// Size of the text of a refusal, in bytes.
@@ -84,11 +86,12 @@ pub const LIST: u16 = 3;
 pub const LOGOUT: u16 = 4;
 /// [`Header::kind`] of [`Extent`].
 pub const EXTENT: u16 = 5;
-/// [`Header::kind`] of a sign of life that is to be answered, which is a [`Header`] alone.
+/// [`Header::kind`] of a sign of life that is to be answered: a [`Header`], and contents if round
+/// trips are measured. Not all servers of version 9 take these: others refuse it as malformed.
 pub const PING: u16 = 6;
 /// [`Header::kind`] of [`Fence`], from the client.
 pub const FENCE: u16 = 7;
-/// [`Header::kind`] of the answer to [`PING`], which is a [`Header`] alone.
+/// [`Header::kind`] of the answer to [`PING`], which has the same contents.
 pub const PONG: u16 = 9;
 /// [`Header::kind`] of [`Fence`], from the server.
 pub const FENCED: u16 = 10;

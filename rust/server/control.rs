@@ -51,6 +51,7 @@ use crate::proto::{
     Message,
     Name,
     NoRoom,
+    Pong,
     Refusal,
     Refused,
     Request, //
@@ -265,7 +266,7 @@ impl Control {
             Ok(Request::Echo(request)) => self.make_echo(session, (sequence, bytes), &request),
             Ok(Request::List(request)) => self.list(session, sequence, &request),
             Ok(Request::Logout) => self.logout(session, sequence),
-            Ok(Request::Ping) => Ok(self.ping(session)),
+            Ok(Request::Ping) => Ok(self.ping(session, message.contents())),
             Ok(Request::Fence(fence)) => self.fence(fence),
             Err(malformed) => Err(malformed.into()),
         };
@@ -305,14 +306,14 @@ impl Control {
         self.scratch.is_some() || self.echo.is_some()
     }
 
-    /// Answers a ping. A client sends the first one when I/O takes the path.
-    fn ping(&mut self, session: &Session) -> Result {
+    /// Answers a ping with these contents. A client sends the first one when I/O takes the path.
+    fn ping(&mut self, session: &Session, contents: &[u8]) -> Result {
         // Pings of others do not wait for a login that waits for memory.
         match &self.attachment {
             Some(attachment) if !attachment.remembered => attachment.export.confirm(session),
             _ => {}
         }
-        self.send(|buf| Event::Pong.encode(buf))
+        self.send(|buf| Pong { contents }.encode(buf))
     }
 
     /// Tells the client the size and access of the export if they have changed. A client that is

@@ -4,7 +4,8 @@
 //!
 //! An atomic operation has to find the number that the one before it has left. What RDMA READs have
 //! read has to be what was written: the first pattern, which is written before anything is
-//! measured, or the second one, which is what measured RDMA WRITEs write.
+//! measured, or the second one, which is what measured RDMA WRITEs write. The answer to a message
+//! has to have its contents, of which each byte differs in the next message.
 
 #![forbid(unsafe_code)]
 
@@ -51,7 +52,10 @@ use crate::link::{
         Failure, //
     },
 };
-use crate::proto::ScratchReply;
+use crate::proto::{
+    Ping,
+    ScratchReply, //
+};
 use crate::rdma::{
     device::Device,
     dma::{
@@ -110,6 +114,8 @@ pub(super) struct Meter {
     // Fields drop in this order: the connection last, which all else is on.
     scratch: Option<ScratchReply>,
     size: u32,
+    /// The bytes of a message that follow its header.
+    contents: usize,
     moves_data: bool,
     /// By the index of the operation; as many as can be under way.
     memory: KVec<Memory>,
@@ -119,6 +125,7 @@ pub(super) struct Meter {
     cas: u64,
     faa: u64,
     /// The contents that are written before anything is measured, and those that are measured.
+    /// Messages have a part of each in turn.
     patterns: [KVec<u8>; 2],
     /// The second pattern was written.
     has_written: bool,
@@ -143,6 +150,7 @@ impl Meter {
             connection,
             scratch,
             size: request.size,
+            contents: usize::try_from(request.contents()).map_err(|_| EINVAL)?,
             moves_data: scratch.is_some() && (request.has(Trip::Read) || request.has(Trip::Write)),
             memory: KVec::new(),
             started: KVec::new(),
@@ -254,7 +262,7 @@ impl Meter {
             expected: 0,
         };
         match (trip, self.scratch) {
-            (Trip::Send, _) => started.sequence = self.connection.send_ping(Deadline::start())?,
+            (Trip::Send, _) => started.sequence = self.send_ping()?,
             (Trip::Read, None) => {
                 let work = Work::Nothing(RdmaOp::Read);
                 self.post(index, work, Operation::Nothing)?;
@@ -296,8 +304,7 @@ impl Meter {
     fn finish(&mut self, trip: Trip, index: usize, deadline: Deadline) -> Result<u64, Failure> {
         let started = *self.started.get(index).ok_or(EINVAL)?;
         if trip == Trip::Send {
-            self.connection.await_pong(started.sequence, deadline)?;
-            return Ok(nanos_since(started.at));
+            return self.await_pong(&started, deadline);
         }
         let operation = self.take(trip, index, deadline)?;
         let nanos = nanos_since(started.at);
@@ -319,6 +326,31 @@ impl Meter {
             memory.has_read |= trip == Trip::Read;
         }
         Ok(nanos)
+    }
+
+    /// Sends a message with the contents of the next sequence number, and returns that. May sleep.
+    fn send_ping(&mut self) -> Result<u32, Failure> {
+        let contents = contents(
+            &self.patterns,
+            self.connection.next_sequence(),
+            self.contents,
+        );
+        self.connection
+            .send_ping(Ping { contents }, Deadline::start())
+    }
+
+    /// Waits for the answer to a message, checks it, and returns the nanoseconds. May sleep.
+    fn await_pong(&mut self, started: &Started, deadline: Deadline) -> Result<u64, Failure> {
+        let sequence = started.sequence;
+        let answer = self.connection.await_pong(sequence, deadline)?;
+        let nanos = nanos_since(started.at);
+        match answer == contents(&self.patterns, sequence, self.contents) {
+            true => Ok(nanos),
+            false => Err(fail!(
+                EBADMSG,
+                "the answer to a message has other contents than the message"
+            )),
+        }
     }
 
     /// Posts an operation.
@@ -408,6 +440,12 @@ fn data(device: &Arc<Device>, size: u32, contents: Option<&[u8]>) -> Result<Oper
         piece.contents(size)?.write(bytes)?;
     }
     Ok(Operation::Data(piece))
+}
+
+/// Returns the contents of the message with this sequence number.
+fn contents([first, second]: &[KVec<u8>; 2], sequence: u32, len: usize) -> &[u8] {
+    let pattern = if sequence % 2 == 0 { first } else { second };
+    pattern.get(..len).unwrap_or(&[])
 }
 
 /// Returns a place in a scratch region.

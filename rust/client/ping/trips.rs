@@ -17,6 +17,8 @@ use kernel::{
 use crate::link::channel::Completions;
 use crate::proto::{
     wire::{
+        MESSAGE_MAX,
+        PING_MIN,
         SCRATCH_MAX,
         SCRATCH_UNIT, //
     },
@@ -31,6 +33,9 @@ pub(super) const DATA_AT: u32 = SCRATCH_UNIT;
 pub(crate) const SIZE_MIN: u32 = 8;
 /// The most bytes of an RDMA READ or WRITE.
 pub(crate) const SIZE_MAX: u32 = SCRATCH_MAX - DATA_AT;
+/// The bytes of the shortest message, and of the longest one, without a tag.
+pub(super) const SEND_MIN: u32 = PING_MIN as u32;
+pub(crate) const SEND_MAX: u32 = MESSAGE_MAX as u32;
 /// The most operations that are under way at once.
 pub(crate) const DEPTH_MAX: u16 = 32;
 
@@ -141,8 +146,8 @@ pub(crate) struct PingRequest {
     /// The export that admits this host to what the server makes to measure with: a scratch region,
     /// or a queue pair for datagrams. `None` for neither.
     pub(crate) export: Option<Name>,
-    /// The bytes of an RDMA READ or WRITE of the region, from [`SIZE_MIN`] to [`SIZE_MAX`], and of
-    /// a datagram.
+    /// The bytes of an RDMA READ or WRITE of the region, from [`SIZE_MIN`] to [`SIZE_MAX`], of a
+    /// datagram, and of a message, up to [`SEND_MAX`].
     pub(crate) size: u32,
     /// How many are under way at once, from 1 to [`DEPTH_MAX`].
     pub(crate) depth: u16,
@@ -162,6 +167,14 @@ impl PingRequest {
         // Who wants nothing but messages is admitted, too, or not.
         let is_used = Trip::ALL.into_iter().any(needs) || !self.has(Trip::SendUd);
         self.export.filter(|_| is_used)
+    }
+
+    /// Returns the bytes of a message that follow its header. One that is not measured has none.
+    pub(super) fn contents(&self) -> u32 {
+        match self.has(Trip::Send) {
+            true => self.size.saturating_sub(SEND_MIN),
+            false => 0,
+        }
     }
 
     /// Returns where completions are handled.

@@ -39,10 +39,16 @@ fn parse_all(bytes: &[u8]) -> Result<(), TestCaseError> {
                 Request::Scratch(scratch) => scratch.encode(sequence, buf),
                 Request::Echo(echo) => echo.encode(sequence, buf),
                 Request::Logout => Logout.encode(sequence, buf),
-                Request::Ping => Ping.encode(sequence, buf),
+                Request::Ping => {
+                    let contents = message.contents();
+                    Ping { contents }.encode(sequence, buf)
+                }
                 Request::Fence(fence) => fence.encode(sequence, buf),
             });
             prop_assert_eq!(request(&again), Ok(sound));
+            if sound == Request::Ping {
+                prop_assert_eq!(&again[..], bytes);
+            }
         }
         Err(fault) => {
             let refusal = encoded(|buf| message.refuse(&fault.into(), buf));
@@ -75,11 +81,11 @@ fn parse_all(bytes: &[u8]) -> Result<(), TestCaseError> {
         prop_assert_eq!(unproven.len() + reply.proof.len(), bytes.len());
         prop_assert_eq!(ChallengeReply::parse(&again, sequence).unwrap().0, reply);
     }
-    if Pong::parse(bytes, sequence).is_ok() {
-        prop_assert_eq!(
-            Event::parse(bytes, BlockSize::MIN, Access::ReadOnly),
-            Ok(Event::Pong)
-        );
+    if let Ok(pong) = Pong::parse(bytes, sequence) {
+        prop_assert_eq!(encoded(|buf| pong.encode(buf)).len(), bytes.len());
+        // Only a client that measures takes contents.
+        let event = Event::parse(bytes, BlockSize::MIN, Access::ReadOnly);
+        prop_assert_eq!(event == Ok(Event::Pong), pong.contents.is_empty());
     }
     if let Ok(reply) = ScratchReply::parse(bytes, sequence, &scratch_request()) {
         let size = u64::from(scratch_request().size());
@@ -143,7 +149,8 @@ fn samples() -> Vec<Vec<u8>> {
         encoded(|buf| block_reply().encode(1, buf)),
         encoded(|buf| challenge().encode(1, buf)),
         challenge_reply(1),
-        encoded(|buf| Ping.encode(1, buf)),
+        encoded(|buf| Ping::HEARTBEAT.encode(1, buf)),
+        encoded(|buf| Ping { contents: &[7; 9] }.encode(1, buf)),
         encoded(|buf| fence.encode(1, buf)),
         encoded(|buf| grant.encode(1, buf)),
         grant_reply(1, 0, &grants()),

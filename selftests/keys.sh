@@ -64,6 +64,9 @@ pings() {
 	(umask 077 && echo "$KEY" >/run/ping.key)
 	must "${FARBLK_TOOL:-farblk}" ping "$FARBLK_SERVER/e" --key-file /run/ping.key -c 3 >/run/stdout
 	is "kinds that the tool measures" "$(grep -cE "^(SEND|READ)  3 round trips" /run/stdout)" 2
+	# The longest message fills a receive with its tag.
+	must "${FARBLK_TOOL:-farblk}" ping "$FARBLK_SERVER/e" --key-file /run/ping.key -c 300 -i 1ms --op send --size 4080 --depth 4 >/run/stdout
+	is "kinds that the tool measures" "$(grep -cE "^SEND  300 round trips" /run/stdout)" 1
 	is clients "$(clients)" 0
 }
 

@@ -57,7 +57,7 @@ operations() {
 	random /run/data 1
 	must direct_write /run/data "$DEV"
 	before=$(remote "rdma resource show mr | wc -l; rdma resource show qp | wc -l")
-	for options in "" "--size 4K --depth 8" "--polled" "--size 60K --depth 32 --polled"; do
+	for options in "" "--size 4080 --depth 8" "--polled" "--size 2K --depth 32 --polled"; do
 		# shellcheck disable=SC2086
 		exits 0 "$FARBLK" -j ping "$FARBLK_SERVER/e" -c 300 -i 1ms --op $ALL_OPS $options
 		is "round trips with '$options'" "$(json '[.send, .read, .write, .cas, .faa] | map(.count?)' | tr -d ' \n')" "$wanted"
@@ -65,15 +65,17 @@ operations() {
 		is "complete" "$(json .complete)" true
 		note "$(json '"READ p50 \(.read.p50_ns) WRITE p50 \(.write.p50_ns) CAS p50 \(.cas.p50_ns?) ns, READs/s \(.read.iops)"')"
 	done
-	# A SEND is a message of the control connection, which has neither that size nor that depth.
-	is "size and depth" "$(json '.read.size, .write.depth, .send.size, .send.depth, .polled' | xargs)" "61440 32 8 4 true"
+	# A SEND is a message of the control connection, which has not that depth.
+	is "size and depth" "$(json '.read.size, .write.depth, .send.size, .send.depth, .polled' | xargs)" "2048 32 2048 4 true"
 	json '.read.iops > 0 and .write.iops > 0 and .send.iops > 0 and .read.min_ns > 0' >/dev/null
 	exits 0 "$FARBLK" ping "$FARBLK_SERVER/e" -c 10 --op write,faa --depth 2
 	grep -q '^WRITE  10 round trips .*  depth 2  [0-9]*/s$' /run/stdout || bad "ping: $(cat /run/stdout)"
 	grep -q '^FAA  ' /run/stdout || bad "ping: $(cat /run/stdout)"
-	exits 2 "$FARBLK" ping "$FARBLK_SERVER/e" -c 5 --op send --size 1K
-	grep -q "F0101.*a SEND is a message of the control connection" <(tr -d '\n' </run/stderr) || bad "a size of SEND: $(cat /run/stderr)"
-	grep -q "hint: farblk ping .*/e --op write,send-ud --size 1024" /run/stderr || bad "a size of SEND: $(cat /run/stderr)"
+	exits 0 "$FARBLK" -j ping "$FARBLK_SERVER/e" -c 300 --op read,write --size 60K --depth 32
+	is "size and round trips" "$(json '.read.size, .write.size, .read.count, .write.count' | xargs)" "61440 61440 300 300"
+	exits 2 "$FARBLK" ping "$FARBLK_SERVER/e" -c 5 --op send,read --size 60K
+	grep -q "F0101.*a SEND is one message" <(tr -d '\n' </run/stderr) || bad "a size of SEND: $(cat /run/stderr)"
+	grep -q "hint: farblk ping .*/e --op read,write --size 61440" /run/stderr || bad "a size of SEND: $(cat /run/stderr)"
 	is "what the server has more, or less" "$(remote "rdma resource show mr | wc -l; rdma resource show qp | wc -l")" "$before"
 	is "the state of the map that has the export" "$(show "$C/maps/m/state")" live
 	is "reconnects of the map" "$(show "$C/maps/m/paths/a/reconnects")" 0
@@ -81,6 +83,26 @@ operations() {
 	must cmp /run/data /run/back
 	is "maps with a place" "$(remote "cat $C/exports/e/clients $C/exports/e/clients_away" | xargs)" "1 0"
 	must unmap m
+	nothing_left
+}
+
+# Messages of any size, which the server's module sends back. They need no export.
+messages() {
+	local size options
+	needs jq
+	not_local
+	must remote "port_add p $FARBLK_SERVER"
+	for size in 8 9 64 1000 4080; do
+		for options in "" "--depth 4" "--depth 32 --polled"; do
+			# shellcheck disable=SC2086
+			exits 0 "$FARBLK" -j ping "$FARBLK_SERVER" -c 300 -i 1ms --op send --size $size $options
+			is "SENDs of $size bytes '$options'" "$(json '.send.count, .send.size, .complete' | xargs)" "300 $size true"
+		done
+		note "$(json '"SEND of \(.send.size) bytes p50 \(.send.p50_ns) ns, \(.send.iops)/s"')"
+	done
+	exits 0 "$FARBLK" ping "$FARBLK_SERVER" -c 3 --size 1K
+	grep -q '^SEND  3 round trips ' /run/stdout || bad "ping: $(cat /run/stdout)"
+	exits 2 "$FARBLK" ping "$FARBLK_SERVER" -c 3 --size 4081
 	nothing_left
 }
 
@@ -196,6 +218,8 @@ older() {
 	must load_module protocol_version=8
 	exits 0 "$FARBLK" ping "$FARBLK_SERVER/e" -c 3
 	exits 7 "$FARBLK" ping "$FARBLK_SERVER/e" -c 3 --op write
+	grep -q "F0208.*the server is older" <(tr -d '\n' </run/stderr) || bad "an older server: $(cat /run/stderr)"
+	exits 7 "$FARBLK" ping "$FARBLK_SERVER" -c 3 --op send --size 9
 	grep -q "F0208.*the server is older" <(tr -d '\n' </run/stderr) || bad "an older server: $(cat /run/stderr)"
 	exits 7 "$FARBLK" ping "$FARBLK_SERVER/e" -c 3 --op send-ud
 	grep -q "F0208.*the server is older" <(tr -d '\n' </run/stderr) || bad "an older server: $(cat /run/stderr)"
@@ -317,6 +341,7 @@ hostile_datagrams() { hostile_ping hostile_server_echo.py echo; }
 
 scenario round_trips "SEND without a login, READ of an export of RAM whose only place is taken"
 scenario operations "RDMA and atomic operations of any size and depth, with interrupts and polled"
+scenario messages "messages of any size and depth come back, without an export"
 scenario datagrams "datagrams of any size and depth come back, or are counted"
 scenario datagrams_lost "datagrams that get lost are counted, and nothing waits for them"
 scenario admitted "memory of the server for those whom an export admits, and for nobody else"

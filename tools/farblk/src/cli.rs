@@ -472,11 +472,11 @@ pub struct Discover {
 
 /// Measures round trips to a server.
 ///
-/// SEND is a message to the server's module and its answer. READ is an RDMA READ of no bytes, which
-/// is measured of an export of RAM: the RDMA device of the server answers it without its CPUs. With
-/// --op and --size more is measured, on memory that the server makes for that and that is no part
-/// of the export. Nothing is read from the export or written to it, no map loses its place, and
-/// none is made.
+/// SEND is a message to the server's module and its answer, of any --size. READ is an RDMA READ of
+/// no bytes, which is measured of an export of RAM: the RDMA device of the server answers it
+/// without its CPUs. With --op and --size more is measured, on memory that the server makes for
+/// that and that is no part of the export. Nothing is read from the export or written to it, no map
+/// loses its place, and none is made.
 #[derive(Debug, Args)]
 pub struct Ping {
     /// The server, or one of its exports; an IPv6 address with a port or export is in brackets
@@ -492,8 +492,9 @@ pub struct Ping {
     /// need an export that admits this host [default: send, and read of an export of RAM]
     #[arg(long, value_enum, value_name = "OP,...", value_delimiter = ',')]
     pub op: Vec<Op>,
-    /// Bytes of a READ or WRITE, 8 to 60K, or of a datagram, up to the MTU of the ports; the others
-    /// have 8; needs an export that admits this host [default: 8, 0 of a READ alone]
+    /// Bytes of a SEND, 8 to 4080, of a READ or WRITE, 8 to 60K, or of a datagram, up to the MTU of
+    /// the ports; the others have 8; a READ of that size needs an export that admits this host
+    /// [default: 8, 0 of a READ alone]
     #[arg(long, value_name = "SIZE", value_parser = size::parse_ping)]
     pub size: Option<u64>,
     /// Number of requests under way at once, 4 of send at most; with more than 1 there is a rate
@@ -727,7 +728,7 @@ pub enum Unit {
 /// What `farblk ping` measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Op {
-    /// A message of 8 bytes to the module of the server and its answer
+    /// A message to the module of the server and its answer
     Send,
     /// An RDMA READ
     Read,

@@ -11,9 +11,10 @@ use crate::error::{Code, Error};
 /// The shortest and the longest pause that the module makes between two round trips.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// The bytes of a message without its tag, of what an atomic operation changes, and of a WRITE
-/// without `--size`.
+/// The bytes of what an atomic operation changes, and of all else without `--size`.
 const SMALL: u64 = 8;
+/// The most bytes of a message without its tag.
+const MESSAGE_MAX: u64 = 4080;
 /// The most bytes of a datagram: no port has a larger MTU.
 const DATAGRAM_MAX: u64 = 4096;
 /// The bytes that a datagram may have on any port.
@@ -27,7 +28,7 @@ pub struct Plan {
     pub ops: Vec<Op>,
     /// The server makes memory for it.
     pub has_scratch: bool,
-    /// The bytes of a READ or WRITE of that memory.
+    /// The bytes of a message, of a datagram, and of a READ or WRITE of that memory.
     size: u64,
     /// How many are to be under way at once.
     pub depth: u64,
@@ -40,7 +41,8 @@ impl Plan {
         job: &Job,
         has_reads: impl FnOnce(&str) -> Result<bool, Error>,
     ) -> Result<Self, Error> {
-        if let Some(size) = arguments.size {
+        let size = arguments.size.unwrap_or(SMALL);
+        if arguments.size.is_some() {
             check_size(arguments, size, job)?;
         }
         let needs = |op: &Op| matches!(op, Op::Write | Op::Cas | Op::Faa | Op::SendUd);
@@ -48,17 +50,22 @@ impl Plan {
         let is_told_by_key = arguments.op.is_empty()
             && arguments.key_file.is_some()
             && arguments.place.export.is_some();
-        let has_scratch =
-            arguments.size.is_some() || arguments.op.iter().any(needs) || is_told_by_key;
+        // A READ of no bytes has no size. Without a list READ is measured of an export.
+        let has_size = |op: &Op| arguments.size.is_some() && *op == Op::Read;
+        let is_read = arguments.op.is_empty() && arguments.place.export.is_some();
+        let has_scratch = arguments.op.iter().any(|op| needs(op) || has_size(op))
+            || (is_read && arguments.size.is_some())
+            || is_told_by_key;
         let ops = match (arguments.op.as_slice(), &arguments.place.export) {
             (_, None) if has_scratch => {
-                let why =
-                    "WRITE, CAS, FAA, SEND UD and --size need an export that admits this host";
+                let why = "WRITE, CAS, FAA, SEND UD and a READ with --size need an export that \
+                           admits this host";
                 return Err(job
                     .error(Code::Usage, why)
                     .hint(format!("farblk ping {}/EXPORT", arguments.place.server)));
             }
             ([], None) => vec![Op::Send],
+            ([], Some(_)) if has_scratch && size > MESSAGE_MAX => vec![Op::Read],
             ([], Some(_)) if has_scratch => vec![Op::Send, Op::Read],
             ([], Some(export)) => match has_reads(export)? {
                 true => vec![Op::Send, Op::Read],
@@ -66,7 +73,11 @@ impl Plan {
             },
             (wanted, _) => OPS.into_iter().filter(|op| wanted.contains(op)).collect(),
         };
-        let size = arguments.size.unwrap_or(SMALL);
+        if ops.contains(&Op::Send) && size > MESSAGE_MAX {
+            let why = format!("a SEND is one message: it has {MESSAGE_MAX} bytes at most");
+            let hint = in_region(arguments, "read,write", size);
+            return Err(job.error(Code::Usage, why).hint(hint));
+        }
         if ops.contains(&Op::SendUd) && size > DATAGRAM_MAX {
             let why = format!("a datagram is one packet: it has {DATAGRAM_MAX} bytes at most");
             let hint = "# measure it with a smaller --size, and what else there is by itself";
@@ -88,9 +99,9 @@ impl Plan {
     /// Returns the bytes of each round trip.
     pub fn size_of(&self, op: Op) -> u64 {
         match op {
-            Op::Send | Op::Cas | Op::Faa => SMALL,
+            Op::Cas | Op::Faa => SMALL,
             Op::Read | Op::Write if self.has_scratch => self.size,
-            Op::SendUd => self.size,
+            Op::Send | Op::SendUd => self.size,
             Op::Read | Op::Write => 0,
         }
     }
@@ -127,6 +138,8 @@ impl Plan {
         }
         if let (Some(export), true) = (&arguments.place.export, self.has_scratch) {
             settings.push(("export", export.clone()));
+        }
+        if self.has_scratch || self.size != SMALL {
             settings.push(("size", self.size.to_string()));
         }
         if self.depth > 1 {
@@ -178,24 +191,22 @@ impl Plan {
 
 /// Fails if nothing that is to be measured can have `size` bytes: they would be ignored.
 fn check_size(arguments: &Ping, size: u64, job: &Job) -> Result<(), Error> {
-    let has_size = |op: &Op| matches!(op, Op::Read | Op::Write | Op::SendUd);
-    // Without a list READ is measured, too.
+    let has_size = |op: &Op| !matches!(op, Op::Cas | Op::Faa);
+    // Without a list it is that of SEND and READ.
     if arguments.op.is_empty() || arguments.op.iter().any(has_size) {
         return Ok(());
     }
-    let why = if arguments.op.contains(&Op::Send) {
-        format!(
-            "--size is that of READ, WRITE and SEND UD: a SEND is a message of the control \
-             connection, which has {SMALL} bytes, as a heartbeat"
-        )
-    } else {
-        format!("--size is that of READ, WRITE and SEND UD: CAS and FAA change {SMALL} bytes")
-    };
+    let why = format!("--size is that of what moves data: CAS and FAA change {SMALL} bytes");
+    Err(job
+        .error(Code::Usage, why)
+        .hint(in_region(arguments, "write", size)))
+}
+
+/// Returns the command that measures `ops` of `size` bytes in memory of the server.
+fn in_region(arguments: &Ping, ops: &str, size: u64) -> String {
     let place = match arguments.place.export {
         Some(_) => arguments.place.to_string(),
         None => format!("{}/EXPORT", arguments.place.server),
     };
-    let datagrams = if size > DATAGRAM_MAX { "" } else { ",send-ud" };
-    let hint = format!("farblk ping {place} --op write{datagrams} --size {size}");
-    Err(job.error(Code::Usage, why).hint(hint))
+    format!("farblk ping {place} --op {ops} --size {size}")
 }

@@ -196,9 +196,37 @@ fn depth_is_that_which_can_be_had() {
         (&8.into(), &0.into())
     );
     assert!(json["read"]["iops"].is_null());
+    // No message has so many bytes.
     let json = value(&host, "-j ping 10.9.0.1/e2 -c 4 --size 60K");
     assert_eq!(json["read"]["size"], 61_440);
-    assert_eq!(json["send"]["count"], 4);
+    assert!(json["send"].is_null());
+}
+
+#[test]
+fn a_message_has_a_size() {
+    let host = Host::new("ping-size");
+    // Nobody has to admit this host for it.
+    for line in ["10.9.0.1 --size 1K", "10.9.0.1 --op send --size 1K"] {
+        let json = value(&host, &format!("-j ping {line} -c 4"));
+        assert_eq!(
+            (&json["send"]["size"], &json["send"]["count"]),
+            (&1024.into(), &4.into())
+        );
+        let log = host.kernel.take_log().join("\n");
+        assert!(
+            log.contains("size = 1024") && !log.contains("export = "),
+            "{log}"
+        );
+    }
+    let json = value(&host, "-j ping 10.9.0.1/e2 -c 4 --size 4080");
+    assert_eq!(
+        (&json["send"]["size"], &json["read"]["size"]),
+        (&4080.into(), &4080.into())
+    );
+    host.kernel.take_log();
+    host.ok("ping 10.9.0.1 -c 4 --size 8");
+    let log = host.kernel.take_log().join("\n");
+    assert!(!log.contains("size = "), "{log}");
 }
 
 #[test]
@@ -220,7 +248,7 @@ fn what_is_new_needs_an_export() {
         "--op read,faa",
         "--op cas",
         "--op send-ud",
-        "--size 8",
+        "--op send,read --size 8",
     ] {
         let (code, exit, text) = host.fails(&format!("ping 10.9.0.1 {bad}"));
         assert_eq!((code, exit), ("F0101", 2), "{bad}: {text}");
@@ -237,12 +265,16 @@ fn what_is_new_needs_an_export() {
     }
     for (line, hint) in [
         (
-            "10.9.0.1 --op send --size 1K",
-            "10.9.0.1/EXPORT --op write,send-ud --size 1024",
+            "10.9.0.1 --op send --size 4K",
+            "10.9.0.1/EXPORT --op read,write --size 4096",
         ),
         (
-            "10.9.0.1/e2 --op send,faa --size 8",
-            "10.9.0.1/e2 --op write,send-ud --size 8",
+            "10.9.0.1 --size 4081",
+            "10.9.0.1/EXPORT --op read,write --size 4081",
+        ),
+        (
+            "10.9.0.1/e2 --op send,faa --size 60K",
+            "10.9.0.1/e2 --op read,write --size 61440",
         ),
         (
             "10.9.0.1/e2 --op cas --size 8K",
@@ -251,7 +283,8 @@ fn what_is_new_needs_an_export() {
     ] {
         let error = host.run(&format!("ping {line}")).unwrap_err();
         assert_eq!((error.code, error.exit()), (Code::Usage, 2), "{line}");
-        assert!(error.why.contains("READ, WRITE and SEND UD"), "{error:?}");
+        let is_told = error.why.contains("4080 bytes at most") || error.why.contains("CAS and FAA");
+        assert!(is_told, "{error:?}");
         assert_eq!(super::hint(&error), format!("farblk ping {hint}"));
     }
     assert!(host.kernel.objects().is_empty());

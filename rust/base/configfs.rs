@@ -554,18 +554,22 @@ impl Subsystem {
     /// Registers `root` as a subsystem, with a directory in the root of configfs. Fails with
     /// [`EEXIST`] if the name is in use.
     pub(crate) fn register<T: GroupOperations>(name: &CStr, mut root: NewGroup<T>) -> Result<Self> {
-        let registration = Arc::pin_init(Registration::new(), GFP_KERNEL)?;
+        let registration = Registration::new()?;
         root.set_name(name)?;
         root.set_role(Role::Root(registration.clone()));
         root.count(&registration.join()?);
         registration.keep_users();
         let subsystem = root.0.as_ptr().cast::<bindings::configfs_subsystem>();
         // SAFETY: The group is valid, nobody else knows it, and it starts with a
-        // `configfs_subsystem`, whose group and name are initialised. If registering fails it is as
-        // before.
-        unsafe {
-            bindings::mutex_init(&raw mut (*subsystem).su_mutex);
-            to_result(bindings::configfs_register_subsystem(subsystem))?;
+        // `configfs_subsystem`.
+        unsafe { bindings::mutex_init(&raw mut (*subsystem).su_mutex) };
+        // SAFETY: As above, and its group, name and mutex are initialised.
+        if let Err(error) = to_result(unsafe { bindings::configfs_register_subsystem(subsystem) }) {
+            // It may have been there for a moment, so that somebody holds it: see `drop()`.
+            registration.close();
+            drop(root);
+            registration.wait();
+            return Err(error);
         }
         // INVARIANT: The group is registered, and its first reference is taken over. SAFETY: It
         // comes from a `NonNull`.

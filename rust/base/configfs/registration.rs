@@ -38,17 +38,20 @@ struct Users {
 }
 
 impl Registration {
-    /// Creates an initialiser of a registration without users.
-    pub(super) fn new() -> impl PinInit<Self> {
-        pin_init!(Self {
-            users <- new_spinlock!(Users {
-                count: 0,
-                lasting: 0,
-                closed: false,
+    /// Creates a registration without users. Sleeps.
+    pub(super) fn new() -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
+                users <- new_spinlock!(Users {
+                    count: 0,
+                    lasting: 0,
+                    closed: false,
+                }),
+                idle <- Completion::new(),
+                gone <- Completion::new(),
             }),
-            idle <- Completion::new(),
-            gone <- Completion::new(),
-        })
+            GFP_KERNEL,
+        )
     }
 
     /// Adds a user. Fails with [`ESHUTDOWN`] if the registration is closed.

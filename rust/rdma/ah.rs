@@ -67,7 +67,7 @@ impl AhAttr {
     ///
     /// # Safety
     ///
-    /// `id` must be a valid id of a port of `device`, and its route not change meanwhile.
+    /// `id` must be a valid id of a port of `device`, whose route was resolved and does not change.
     pub(super) unsafe fn of_route(
         id: *mut bindings::rdma_cm_id,
         device: Arc<Device>,
@@ -81,8 +81,8 @@ impl AhAttr {
         if path.is_null() {
             return Err(EOPNOTSUPP);
         }
-        // SAFETY: The path of an id is valid, and does not change. The core notes in it that it has
-        // looked up the route: that is for the copy.
+        // SAFETY: By the safety requirements the path is there and does not change. The core notes
+        // in it that it has looked up the route: that is for the copy.
         let mut path = unsafe { *path };
         let mut raw = pin_init::zeroed();
         // SAFETY: The device is registered, by its invariants; the id holds a reference to the GID

@@ -13,6 +13,7 @@ use crate::base::{
         self,
         ModuleRef, //
     },
+    sync::without_io,
     workqueue::ReleaseHandle, //
 };
 use crate::bindings;
@@ -23,10 +24,7 @@ use core::{
 };
 use kernel::{
     error::to_result,
-    ffi::{
-        c_char,
-        c_int, //
-    },
+    ffi::c_int,
     new_mutex,
     prelude::*,
     sync::{
@@ -62,9 +60,9 @@ impl Owner {
         }
     }
 
-    /// Returns its name, which is static: what C passes as `KBUILD_MODNAME`.
-    pub(super) fn name(&self) -> *const c_char {
-        self.name.as_char_ptr()
+    /// Returns its name: what C passes as `KBUILD_MODNAME`.
+    pub(super) fn name(&self) -> &'static CStr {
+        self.name
     }
 
     /// Takes a reference to it, unless it is being unloaded. Any context.
@@ -201,8 +199,9 @@ pub(crate) trait Client: Registered + Send + Sync {
     /// The driver must drop all that holds a reference to the device, here or later in another
     /// task: the removal waits for the last reference, without a limit. After this returns, the
     /// connections on the device receive [`disconnected`](super::cm::CmEvents::disconnected), and
-    /// the listeners [`removed`](super::cm::Listen::removed), so the driver only has to drop here
-    /// what depends on none of these. No new connection can be made on the device.
+    /// the listeners at its addresses [`removed`](super::cm::Listen::removed), so the driver only
+    /// has to drop here what depends on none of these. A listener at all addresses is not told. No
+    /// new connection can be made on the device.
     ///
     /// # Context
     ///
@@ -321,7 +320,7 @@ impl<C: Client> Registration<C> {
         let inner = KBox::new(
             Inner {
                 raw: Opaque::new(bindings::ib_client {
-                    name: owner.name(),
+                    name: owner.name().as_char_ptr(),
                     add: Some(add::<C>),
                     remove: Some(remove::<C>),
                     ..pin_init::zeroed()
@@ -413,11 +412,8 @@ unsafe fn added<C: Client>(raw: NonNull<bindings::ib_device>, inner: NonNull<Inn
     // SAFETY: The caller promises that the device is registered. It is until `remove()` returns,
     // and that waits for the completion of `gone()`.
     let device = unsafe { Device::new(raw, client.devices.owner(), &client.devices.release) }?;
-    client
-        .devices
-        .list
-        .lock()
-        .push(device.clone(), GFP_KERNEL)?;
+    // Who looks up a device may be in the way of I/O.
+    without_io(|| client.devices.list.lock().push(device.clone(), GFP_KERNEL))?;
     client.client.add(&device);
     // INVARIANT: It is that of the client that is told of the device.
     let data = KBox::write(data, Added { device, inner });

@@ -118,7 +118,9 @@ pub(crate) trait CmEvents: Send + Sync + 'static {
     ///
     /// Called once at most, maybe before [`CmId::connect`] has returned, or while the id is being
     /// dropped. A failure of [`CmId::connect`] is returned by it and not reported here. The removal
-    /// of the device is always reported here, without `handler_mutex` held.
+    /// of the device is always reported here; without `handler_mutex` held, but for an id whose
+    /// address is not resolved. That the peer has another link layer address is not reported:
+    /// nothing gets there any more then, and requests end with an error.
     fn disconnected(&self);
 }
 
@@ -376,7 +378,7 @@ impl<T: Transport> CmId<T> {
                 Arc::as_ptr(&shared).cast_mut().cast::<c_void>(),
                 T::PORT_SPACE,
                 T::QP_TYPE,
-                devices.owner().name(),
+                devices.owner().name().as_char_ptr(),
             )
         })?;
         let raw = NonNull::new(raw).ok_or(ENOMEM)?;

@@ -15,7 +15,10 @@ use super::{
 };
 use crate::base::{
     memory::NumaNode,
-    sync::Completion,
+    sync::{
+        without_io,
+        Completion, //
+    },
     workqueue::ReleaseHandle, //
 };
 use crate::bindings;
@@ -311,7 +314,8 @@ impl Device {
         if users.removed {
             return Err(ENODEV);
         }
-        users.list.push(user, GFP_KERNEL)?;
+        // A connection that is made again waits for the lock, and I/O for that.
+        without_io(|| users.list.push(user, GFP_KERNEL))?;
         Ok(())
     }
 

@@ -21,13 +21,15 @@ use kernel::{
     },
     new_mutex,
     prelude::*,
+    str::CString,
     sync::{
         atomic::{
             Atomic,
             Relaxed, //
         },
         Arc,
-        Mutex, //
+        Mutex,
+        UniqueArc, //
     }, //
 };
 
@@ -68,9 +70,11 @@ impl<T> Parking<T> {
 /// - `raw` is a protection domain of `device` that is freed by `drop()` and by nothing else.
 /// - Every queue pair of the domain belongs to an object that holds a reference to `self`.
 /// - `kept` is not 0 if a C object of the domain could not be destroyed.
+/// - `name` is what the core shows of the domain, and of the memory regions in it.
 #[pin_data(PinnedDrop)]
 pub(crate) struct Pd {
     raw: NonNull<bindings::ib_pd>,
+    name: Option<CString>,
     kept: Atomic<u32>,
     #[pin]
     parked: Mutex<Option<KBox<Parking<dyn Send>>>>,
@@ -91,15 +95,18 @@ impl Pd {
     ///
     /// May sleep; so may dropping the last reference.
     pub(crate) fn alloc(device: &Arc<Device>) -> Result<Arc<Self>> {
-        // SAFETY: The device is registered by its invariants, and the name is static.
+        // A copy: the core keeps the pointer, and a domain that is lost outlives the module.
+        let name = CString::try_from(device.owner().name())?;
+        // SAFETY: The device is registered by its invariants. The name stays as long as the domain.
         let raw = from_err_ptr(unsafe {
-            bindings::__ib_alloc_pd(device.as_raw(), 0, device.owner().name())
+            bindings::__ib_alloc_pd(device.as_raw(), 0, name.as_char_ptr())
         })?;
         let raw = NonNull::new(raw).ok_or(ENOMEM)?;
         // INVARIANT: The domain was just allocated on `device`, and there is nothing in it.
         let this = Arc::pin_init(
             pin_init!(Self {
                 raw,
+                name: Some(name),
                 kept: Atomic::new(0),
                 parked <- new_mutex!(None, "Pd::parked"),
                 device: device.clone(),
@@ -163,21 +170,28 @@ impl PinnedDrop for Pd {
         }
         if self.kept.load(Relaxed) != 0 {
             pr_warn!("a protection domain is lost with a memory region that is stuck\n");
-            return;
+            return core::mem::forget(self.project().name.take());
         }
         // SAFETY: By the type invariants the domain is ours. What was created in it holds a
         // reference to `self`, so that it is gone. Kernel users give no `udata`.
         let ret = unsafe { bindings::ib_dealloc_pd_user(self.as_raw(), core::ptr::null_mut()) };
         if let Err(error) = to_result(ret) {
+            let this = self.project();
+            let name = this.name.take();
             // Nothing of ours is in it, so it may be lost if there is no memory.
-            let raw = self.raw;
-            let left = LeftPd {
-                raw,
-                device: self.device.clone(),
-            };
-            match Arc::new(left, GFP_NOWAIT) {
-                Ok(left) => self.device.remnants().keep(left, error),
-                Err(_) => pr_err!("a protection domain is lost: {}\n", error.to_errno()),
+            match UniqueArc::new_uninit(GFP_NOWAIT) {
+                Ok(place) => {
+                    let left = place.write(LeftPd {
+                        raw: *this.raw,
+                        _name: name,
+                        device: this.device.clone(),
+                    });
+                    this.device.remnants().keep(Arc::from(left), error);
+                }
+                Err(_) => {
+                    pr_err!("a protection domain is lost: {}\n", error.to_errno());
+                    core::mem::forget(name);
+                }
             }
         }
     }
@@ -188,9 +202,10 @@ impl PinnedDrop for Pd {
 /// # Invariants
 ///
 /// `raw` is a protection domain of `device` in which there is nothing, and which
-/// [`release`](DeviceObject::release) frees and nothing else, once.
+/// [`release`](DeviceObject::release) frees and nothing else, once. `_name` is what the core shows.
 struct LeftPd {
     raw: NonNull<bindings::ib_pd>,
+    _name: Option<CString>,
     device: Arc<Device>,
 }
 

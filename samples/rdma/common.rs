@@ -152,7 +152,8 @@ client::rdma_client!(Sample);
 impl client::Client for Sample {
     type OwnerModule = crate::LocalModule;
 
-    /// Here is nothing to do: what uses the device is told of its removal, too.
+    /// Here is nothing to do: connections are told of the removal, too, and so are listeners, as
+    /// each is at the address of one device.
     fn remove(&self, _device: &Arc<Device>) {}
 }
 

@@ -10,6 +10,7 @@ use crate::base::{
         Net,
         SockaddrStorage, //
     },
+    sync::without_io, //
 };
 use crate::bindings;
 use crate::rdma::{
@@ -100,7 +101,8 @@ pub(crate) trait Listen<T: Transport = Rc>: Send + Sync + 'static {
     fn connect_request(&self, request: ConnectRequest<'_, T>);
 
     /// The device or the address that the [`Listener`] listens on goes away: a work item must drop
-    /// the listener soon. May be called more than once, and while the listener is being dropped.
+    /// the listener soon. May be called more than once, and while the listener is being dropped. It
+    /// is not called for a listener at all addresses, which stays.
     fn removed(&self);
 }
 
@@ -269,13 +271,15 @@ unsafe extern "C" fn listen_handler<T: Transport>(
             }
             let taken = Cell::new(None);
             // INVARIANT: This is what the core called with, of this type, and nothing is taken.
-            listen.connect_request(ConnectRequest {
+            let request = ConnectRequest {
                 id,
                 event,
                 taken: &taken,
                 devices,
                 _transport: PhantomData,
-            });
+            };
+            // As in the handler of connections.
+            without_io(|| listen.connect_request(request));
             match taken.take() {
                 // SAFETY: This is the end of the handler for the id that `shared` belongs to.
                 Some(shared) => unsafe { leave_handler(shared.as_arc_borrow()) },
@@ -372,7 +376,7 @@ impl<T: Transport> Listener<T> {
                 Arc::as_ptr(&events).cast_mut().cast::<c_void>(),
                 T::PORT_SPACE,
                 T::QP_TYPE,
-                devices.owner().name(),
+                devices.owner().name().as_char_ptr(),
             )
         })?;
         // INVARIANT: The id was just created with this context, and has no device.

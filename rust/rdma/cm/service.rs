@@ -118,18 +118,16 @@ impl<T: Connected> CmId<T> {
     /// Makes the address of the peer: the one that the packets of the connection go to. The id must
     /// be resolved, or have been made of a request.
     ///
-    /// Fails with `ENODEV` if the id has no device, or that is being removed, with `EOPNOTSUPP` if
-    /// the transport is iWARP, and with the core's error.
+    /// Fails with `ENODEV` if the id has no device, or that is being removed, with `EINVAL` if it
+    /// has no route, with `EOPNOTSUPP` if the transport is iWARP, and with the core's error.
     pub(in crate::rdma) fn peer_attr(&self) -> Result<AhAttr> {
         let device = self.device()?;
-        // SAFETY: By the type invariants the id is valid. The core changes the route only in the
-        // handler, whose lock is held.
-        unsafe {
-            bindings::rdma_lock_handler(self.as_raw());
-            let attr = AhAttr::of_route(self.as_raw(), device);
-            bindings::rdma_unlock_handler(self.as_raw());
-            attr
+        if !self.shared().is_routed() {
+            return Err(EINVAL);
         }
+        // SAFETY: By the type invariants the id is valid, and bound to a port of the device. The
+        // route is known, and does not change.
+        unsafe { AhAttr::of_route(self.as_raw(), device) }
     }
 }
 

@@ -9,7 +9,10 @@ use crate::base::{
         EADDRNOTAVAIL,
         ECONNRESET, //
     },
-    sync::Completion, //
+    sync::{
+        without_io,
+        Completion, //
+    }, //
 };
 use crate::bindings;
 use crate::rdma::{
@@ -79,6 +82,8 @@ struct Progress {
     found: Option<Found>,
     /// The network has ended the membership in a multicast group.
     left: bool,
+    /// The route is known, and the core does not write it any more.
+    routed: bool,
     /// `disconnected()` was called.
     lost: bool,
 }
@@ -124,6 +129,7 @@ impl Shared {
                     removed: false,
                     found: None,
                     left: false,
+                    routed: phase == Phase::Passive,
                     lost: false,
                 }),
                 changed <- Completion::new(),
@@ -183,6 +189,11 @@ impl Shared {
     #[cfg(CONFIG_FARBLK_KUNIT_TEST)]
     pub(super) fn leave(&self) {
         self.progress.lock().left = true;
+    }
+
+    /// Returns true if the route is known, and does not change any more.
+    pub(super) fn is_routed(&self) -> bool {
+        self.progress.lock().routed
     }
 
     /// Takes out what was found of a service.
@@ -319,6 +330,7 @@ impl Shared {
                     Some(Err(CmError::AddrError(status)))
                 }
                 (bindings::rdma_cm_event_type_RDMA_CM_EVENT_ROUTE_RESOLVED, Phase::Route) => {
+                    progress.routed = true;
                     Some(Ok(PrivateData::default()))
                 }
                 (bindings::rdma_cm_event_type_RDMA_CM_EVENT_ROUTE_ERROR, Phase::Route) => {
@@ -367,6 +379,18 @@ impl Shared {
                     progress.left = true;
                     None
                 }
+                (bindings::rdma_cm_event_type_RDMA_CM_EVENT_UNREACHABLE, Phase::Connected) => {
+                    // The peer has another link layer address. The owner is not called, for the
+                    // same reason: he finds out himself that nothing gets there any more.
+                    None
+                }
+                (bindings::rdma_cm_event_type_RDMA_CM_EVENT_DEVICE_REMOVAL, _) => {
+                    // An id that is bound to a device is none of its users before its address was
+                    // resolved. For others this is done already.
+                    progress.removed = true;
+                    lost = true;
+                    Some(Err(CmError::DeviceRemoved))
+                }
                 (bindings::rdma_cm_event_type_RDMA_CM_EVENT_ADDR_CHANGE, Phase::Join) => {
                     Some(Err(CmError::Errno(EADDRNOTAVAIL)))
                 }
@@ -398,8 +422,7 @@ impl Shared {
                     | bindings::rdma_cm_event_type_RDMA_CM_EVENT_CONNECT_ERROR
                     | bindings::rdma_cm_event_type_RDMA_CM_EVENT_DISCONNECTED
                     | bindings::rdma_cm_event_type_RDMA_CM_EVENT_TIMEWAIT_EXIT
-                    | bindings::rdma_cm_event_type_RDMA_CM_EVENT_ADDR_CHANGE
-                    | bindings::rdma_cm_event_type_RDMA_CM_EVENT_DEVICE_REMOVAL,
+                    | bindings::rdma_cm_event_type_RDMA_CM_EVENT_ADDR_CHANGE,
                     Phase::Passive | Phase::Connected,
                 ) => {
                     lost = true;
@@ -483,8 +506,9 @@ pub(super) unsafe extern "C" fn handler(
     // `leave_handler()`.
     let this = unsafe { ArcBorrow::from_raw((*id).context.cast::<Shared>().cast_const()) };
     this.enter_handler();
+    // Memory that is freed by I/O may wait for the connections that wait for this handler.
     // SAFETY: This is what the core called with.
-    unsafe { Shared::handle(this, id, event) };
+    without_io(|| unsafe { Shared::handle(this, id, event) });
     // SAFETY: This is the handler that `task` was set for.
     unsafe { leave_handler(this) }
 }

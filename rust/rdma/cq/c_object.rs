@@ -35,7 +35,7 @@ impl AnyCq {
                 i32::try_from(entries)?,
                 i32::try_from(vector)?,
                 poll_ctx,
-                device.owner().name(),
+                device.owner().name().as_char_ptr(),
             )
         })?;
         NonNull::new(raw).ok_or(ENOMEM)
@@ -62,7 +62,7 @@ impl AnyCq {
                 None,
                 this.as_ptr().cast::<c_void>(),
                 &attr,
-                device.owner().name(),
+                device.owner().name().as_char_ptr(),
             )
         })?;
         NonNull::new(raw).ok_or(ENOMEM)

@@ -15,7 +15,10 @@ use crate::rdma::{
     cm::CmError,
     kunit::*, //
 };
-use kernel::ffi::c_int;
+use kernel::ffi::{
+    c_int,
+    c_void, //
+};
 
 const CAPS: RequestCaps = RequestCaps {
     qp: QpCaps {
@@ -130,10 +133,14 @@ pub(super) unsafe extern "C" fn post_fails(
 fn free_stuck(pd: *mut bindings::ib_pd) -> Result {
     let mr = STUCK.xchg(core::ptr::null_mut(), kernel::sync::atomic::Full);
     check!(!mr.is_null());
-    // SAFETY: The region and its domain were given up, and nobody else knows them.
+    // SAFETY: The region and its domain were given up, and nobody else knows them; nor their name,
+    // which `Pd::alloc` has allocated.
     let ret = unsafe {
+        let name = (*pd).res.kern_name;
         bindings::ib_dereg_mr_user(mr, core::ptr::null_mut());
-        bindings::ib_dealloc_pd_user(pd, core::ptr::null_mut())
+        let ret = bindings::ib_dealloc_pd_user(pd, core::ptr::null_mut());
+        bindings::kfree(name.cast::<c_void>());
+        ret
     };
     check!(ret == 0);
     Ok(())

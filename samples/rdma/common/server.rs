@@ -79,7 +79,13 @@ impl<S: Serve<T>, T: Connected> Server<S, T> {
         let door = Arc::new(Door(this.0.clone()), GFP_KERNEL)?;
         // Locked until it is there: the device may be removed meanwhile.
         let mut listener = this.0.listener.lock();
-        *listener = Some(host.listen(addr, door)?);
+        let listening = host.listen(addr, door)?;
+        // A service keeps what it has made on a device until it is told that the device goes.
+        if listening.device().is_err() {
+            pr_err!("listen at an address of one device\n");
+            return Err(ENODEV);
+        }
+        *listener = Some(listening);
         drop(listener);
         Ok(Some(this))
     }

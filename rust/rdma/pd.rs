@@ -95,6 +95,7 @@ impl Pd {
     ///
     /// May sleep; so may dropping the last reference.
     pub(crate) fn alloc(device: &Arc<Device>) -> Result<Arc<Self>> {
+        let place = UniqueArc::<Self>::new_uninit(GFP_KERNEL)?;
         // A copy: the core keeps the pointer, and a domain that is lost outlives the module.
         let name = CString::try_from(device.owner().name())?;
         // SAFETY: The device is registered by its invariants. The name stays as long as the domain.
@@ -102,22 +103,16 @@ impl Pd {
             bindings::__ib_alloc_pd(device.as_raw(), 0, name.as_char_ptr())
         })?;
         let raw = NonNull::new(raw).ok_or(ENOMEM)?;
-        // INVARIANT: The domain was just allocated on `device`, and there is nothing in it.
-        let this = Arc::pin_init(
-            pin_init!(Self {
-                raw,
-                name: Some(name),
-                kept: Atomic::new(0),
-                parked <- new_mutex!(None, "Pd::parked"),
-                device: device.clone(),
-            }),
-            GFP_KERNEL,
-        );
-        if this.is_err() {
-            // SAFETY: The domain was just allocated, and nobody else knows it.
-            unsafe { bindings::ib_dealloc_pd_user(raw.as_ptr(), core::ptr::null_mut()) };
-        }
-        this
+        // INVARIANT: The domain was just allocated on `device`, and there is nothing in it. Nothing
+        // can fail from here on.
+        let Ok(this) = place.pin_init_with(pin_init!(Self {
+            raw,
+            name: Some(name),
+            kept: Atomic::new(0),
+            parked <- new_mutex!(None, "Pd::parked"),
+            device: device.clone(),
+        }));
+        Ok(this.into())
     }
 
     /// The C object, which is valid as long as `self`.

@@ -51,6 +51,7 @@ pub(crate) use ping::{
     Trip,
     DEPTH_MAX,
     SEND_MAX,
+    SEND_MIN,
     SIZE_MAX,
     SIZE_MIN, //
 };

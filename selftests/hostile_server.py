@@ -2048,10 +2048,7 @@ def ping_honest(begin):
 def ping_contents(begin):
     begin.server()
     for size in 9, 1000, 4080:
-        expect("the outcome", ping(size=size, depth=4)[:3], (None, "", 5))
-    error, words, sends, *_ = ping(size=4081)
-    expect("the outcome", (error, sends), ("EINVAL", 0))
-    return words
+        expect("the outcome", ping(send_size=size, depth=4)[:3], (None, "", 5))
 
 
 @cases("ping",
@@ -2065,7 +2062,7 @@ def ping_contents(begin):
        ("a refusal, as an older server", lambda message: reply(PING, struct.unpack_from("<I", message, 4)[0], code=hostile.MALFORMED), "EPROTONOSUPPORT"))
 def ping_contents_garbage(begin, said, wanted):
     begin.server(on={"ping": answers_with(said)})
-    error, words, sends, *_ = ping(size=1000)
+    error, words, sends, *_ = ping(send_size=1000)
     expect("the outcome", (error, sends), (wanted, 0))
     return words
 
@@ -2094,9 +2091,9 @@ def ping_garbage(begin, said, wanted):
 @case("ping", "an honest server that has a scratch region, and no atomic operations")
 def ping_scratch(begin):
     begin.server()
-    for wanted in {}, {"depth": 8}, {"polled": 1, "size": 4080}, {"depth": 32, "polled": 1, "size": 61440, "send": 0}:
+    for wanted in {}, {"depth": 8}, {"polled": 1, "send_size": 4080}, {"depth": 32, "polled": 1, "size": 61440, "send_size": 9}:
         outcome = ping(export="e", read=1, write=1, cas=1, faa=1, **wanted)
-        expect("the outcome", outcome[:4], (None, "", 5 * wanted.get("send", 1), 5))
+        expect("the outcome", outcome[:4], (None, "", 5, 5))
         expect("what else is counted", ping.counts, {"write": 5, "cas": 0, "faa": 0})
         expect("what is not available", ping.unavailable, ["cas", "faa"])
 

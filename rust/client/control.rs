@@ -387,17 +387,22 @@ impl ControlConnection {
     }
 
     /// Waits for the answer to the oldest ping that has none, which has this `sequence`, and
-    /// returns its contents, which may be any. Fails like [`Self::send_ping`]. May sleep.
+    /// returns its contents, which may be any. Fails like [`Self::send_ping`] if the ping had
+    /// `contents`. May sleep.
     pub(super) fn await_pong(
         &mut self,
-        sequence: u32,
+        (sequence, contents): (u32, &[u8]),
         deadline: Deadline,
     ) -> Result<&[u8], Failure> {
         let len = self.receive(deadline)?;
         match Pong::parse(self.message.get(..len).unwrap_or(&[]), sequence) {
             Ok(Pong { contents }) => Ok(contents),
-            // So says one of this version that knows no contents; else there is nothing malformed.
-            Err(ReplyError::Refused(why)) if why.refusal == Refusal::Malformed => Err(older()),
+            // So says one of this version that knows none.
+            Err(ReplyError::Refused(why))
+                if why.refusal == Refusal::Malformed && !contents.is_empty() =>
+            {
+                Err(older())
+            }
             Err(ReplyError::Refused(why)) => Err(refused(&why)),
             Err(ReplyError::Malformed(malformed)) => {
                 Err(fail!(EPROTO, "malformed answer to a ping: {malformed}"))

@@ -24,6 +24,7 @@ pub(crate) use self::trips::{
     Trip,
     DEPTH_MAX,
     SEND_MAX,
+    SEND_MIN,
     SIZE_MAX,
     SIZE_MIN, //
 };

@@ -32,6 +32,7 @@ use crate::client::{
     Trip,
     DEPTH_MAX,
     SEND_MAX,
+    SEND_MIN,
     SIZE_MAX,
     SIZE_MIN, //
 };
@@ -99,6 +100,7 @@ impl GroupOperations for Pings {
                 trips: PerTrip::from_fn(|trip| trip == Trip::Send),
                 export: None,
                 size: 8,
+                send_size: SEND_MIN,
                 depth: 1,
                 polled: false,
             },
@@ -153,6 +155,7 @@ impl GroupOperations for Ping {
         Attribute::secret(c"key", Self::store_key),
         Attribute::ro(c"key_id", Self::show_key_id),
         Attribute::rw(c"size", Self::show_size, Self::store_size),
+        Attribute::rw(c"send_size", Self::show_send_size, Self::store_send_size),
         Attribute::rw(c"depth", Self::show_depth, Self::store_depth),
         Attribute::rw(c"polled", Self::show_polled, Self::store_polled),
         Attribute::rw(c"send", Self::show_send, Self::store_send),
@@ -261,6 +264,26 @@ impl Ping {
             settings.request.size = match u32::try_from(size) {
                 Ok(size @ SIZE_MIN..=SIZE_MAX) => size,
                 _ => return Err(fail!(EINVAL, "size: not from {SIZE_MIN} to {SIZE_MAX}")),
+            };
+            Ok(())
+        })
+    }
+
+    fn show_send_size(&self, page: &mut PageWriter<'_>) -> Result {
+        show(page, self.settings.lock().request.send_size)
+    }
+
+    fn store_send_size(group: &Group<Self>, value: &str) -> Result {
+        group.set(|settings| {
+            let size = parse::size(value).map_err(invalid("send_size"))?;
+            settings.request.send_size = match u32::try_from(size) {
+                Ok(size @ SEND_MIN..=SEND_MAX) => size,
+                _ => {
+                    return Err(fail!(
+                        EINVAL,
+                        "send_size: not from {SEND_MIN} to {SEND_MAX}"
+                    ))
+                }
             };
             Ok(())
         })
@@ -381,12 +404,6 @@ impl Ping {
             return Err(fail!(
                 EINVAL,
                 "{trip} needs an export, and export is not set"
-            ));
-        }
-        if request.has(Trip::Send) && request.size > SEND_MAX {
-            return Err(fail!(
-                EINVAL,
-                "size: a message has {SEND_MAX} bytes at most"
             ));
         }
         let key = self.key.get();

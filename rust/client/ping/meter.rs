@@ -114,8 +114,6 @@ pub(super) struct Meter {
     // Fields drop in this order: the connection last, which all else is on.
     scratch: Option<ScratchReply>,
     size: u32,
-    /// The bytes of a message that follow its header.
-    contents: usize,
     moves_data: bool,
     /// By the index of the operation; as many as can be under way.
     memory: KVec<Memory>,
@@ -125,8 +123,9 @@ pub(super) struct Meter {
     cas: u64,
     faa: u64,
     /// The contents that are written before anything is measured, and those that are measured.
-    /// Messages have a part of each in turn.
     patterns: [KVec<u8>; 2],
+    /// The contents of messages, in turn.
+    messages: [KVec<u8>; 2],
     /// The second pattern was written.
     has_written: bool,
     connection: ControlConnection,
@@ -150,7 +149,6 @@ impl Meter {
             connection,
             scratch,
             size: request.size,
-            contents: usize::try_from(request.contents()).map_err(|_| EINVAL)?,
             moves_data: scratch.is_some() && (request.has(Trip::Read) || request.has(Trip::Write)),
             memory: KVec::new(),
             started: KVec::new(),
@@ -158,6 +156,10 @@ impl Meter {
             cas: 0,
             faa: 0,
             patterns: [pattern(seed, request.size)?, pattern(!seed, request.size)?],
+            messages: [
+                pattern(seed, request.contents())?,
+                pattern(!seed, request.contents())?,
+            ],
             has_written: false,
         };
         for _ in 0..request.depth.max(1) {
@@ -330,11 +332,7 @@ impl Meter {
 
     /// Sends a message with the contents of the next sequence number, and returns that. May sleep.
     fn send_ping(&mut self) -> Result<u32, Failure> {
-        let contents = contents(
-            &self.patterns,
-            self.connection.next_sequence(),
-            self.contents,
-        );
+        let contents = contents(&self.messages, self.connection.next_sequence());
         self.connection
             .send_ping(Ping { contents }, Deadline::start())
     }
@@ -342,9 +340,10 @@ impl Meter {
     /// Waits for the answer to a message, checks it, and returns the nanoseconds. May sleep.
     fn await_pong(&mut self, started: &Started, deadline: Deadline) -> Result<u64, Failure> {
         let sequence = started.sequence;
-        let answer = self.connection.await_pong(sequence, deadline)?;
+        let contents = contents(&self.messages, sequence);
+        let answer = self.connection.await_pong((sequence, contents), deadline)?;
         let nanos = nanos_since(started.at);
-        match answer == contents(&self.patterns, sequence, self.contents) {
+        match answer == contents {
             true => Ok(nanos),
             false => Err(fail!(
                 EBADMSG,
@@ -443,9 +442,12 @@ fn data(device: &Arc<Device>, size: u32, contents: Option<&[u8]>) -> Result<Oper
 }
 
 /// Returns the contents of the message with this sequence number.
-fn contents([first, second]: &[KVec<u8>; 2], sequence: u32, len: usize) -> &[u8] {
-    let pattern = if sequence % 2 == 0 { first } else { second };
-    pattern.get(..len).unwrap_or(&[])
+fn contents([even, odd]: &[KVec<u8>; 2], sequence: u32) -> &[u8] {
+    if sequence % 2 == 0 {
+        even
+    } else {
+        odd
+    }
 }
 
 /// Returns a place in a scratch region.

@@ -34,7 +34,7 @@ pub(crate) const SIZE_MIN: u32 = 8;
 /// The most bytes of an RDMA READ or WRITE.
 pub(crate) const SIZE_MAX: u32 = SCRATCH_MAX - DATA_AT;
 /// The bytes of the shortest message, and of the longest one, without a tag.
-pub(super) const SEND_MIN: u32 = PING_MIN as u32;
+pub(crate) const SEND_MIN: u32 = PING_MIN as u32;
 pub(crate) const SEND_MAX: u32 = MESSAGE_MAX as u32;
 /// The most operations that are under way at once.
 pub(crate) const DEPTH_MAX: u16 = 32;
@@ -146,9 +146,11 @@ pub(crate) struct PingRequest {
     /// The export that admits this host to what the server makes to measure with: a scratch region,
     /// or a queue pair for datagrams. `None` for neither.
     pub(crate) export: Option<Name>,
-    /// The bytes of an RDMA READ or WRITE of the region, from [`SIZE_MIN`] to [`SIZE_MAX`], of a
-    /// datagram, and of a message, up to [`SEND_MAX`].
+    /// The bytes of an RDMA READ or WRITE of the region, from [`SIZE_MIN`] to [`SIZE_MAX`], and of
+    /// a datagram.
     pub(crate) size: u32,
+    /// The bytes of a message, from [`SEND_MIN`] to [`SEND_MAX`].
+    pub(crate) send_size: u32,
     /// How many are under way at once, from 1 to [`DEPTH_MAX`].
     pub(crate) depth: u16,
     /// Whether to look for completions until there are some, rather than to sleep.
@@ -172,7 +174,7 @@ impl PingRequest {
     /// Returns the bytes of a message that follow its header. One that is not measured has none.
     pub(super) fn contents(&self) -> u32 {
         match self.has(Trip::Send) {
-            true => self.size.saturating_sub(SEND_MIN),
+            true => self.send_size.saturating_sub(SEND_MIN),
             false => 0,
         }
     }

@@ -220,6 +220,7 @@ fn defaults(path: &Path) -> Option<&'static [(&'static str, &'static str)]> {
             ("key", ""),
             ("key_id", ""),
             ("size", "8"),
+            ("send_size", "8"),
             ("depth", "1"),
             ("polled", "0"),
             ("send", "1"),

@@ -138,9 +138,10 @@ impl Plan {
         }
         if let (Some(export), true) = (&arguments.place.export, self.has_scratch) {
             settings.push(("export", export.clone()));
-        }
-        if self.has_scratch || self.size != SMALL {
             settings.push(("size", self.size.to_string()));
+        }
+        if self.has(Op::Send) && self.size != SMALL {
+            settings.push(("send_size", self.size.to_string()));
         }
         if self.depth > 1 {
             settings.push(("depth", self.depth.to_string()));

@@ -214,7 +214,7 @@ fn a_message_has_a_size() {
         );
         let log = host.kernel.take_log().join("\n");
         assert!(
-            log.contains("size = 1024") && !log.contains("export = "),
+            log.contains("send_size = 1024") && !log.contains("export = "),
             "{log}"
         );
     }
@@ -341,6 +341,7 @@ fn a_failure_comes_after_what_was_measured() {
     for name in [
         "export",
         "size",
+        "send_size",
         "depth",
         "polled",
         "send",
@@ -354,6 +355,7 @@ fn a_failure_comes_after_what_was_measured() {
         "--op write",
         "--op read",
         "--size 4K",
+        "--op send --size 1K",
         "--depth 2",
         "--polled",
     ] {

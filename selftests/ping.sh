@@ -71,8 +71,11 @@ operations() {
 	exits 0 "$FARBLK" ping "$FARBLK_SERVER/e" -c 10 --op write,faa --depth 2
 	grep -q '^WRITE  10 round trips .*  depth 2  [0-9]*/s$' /run/stdout || bad "ping: $(cat /run/stdout)"
 	grep -q '^FAA  ' /run/stdout || bad "ping: $(cat /run/stdout)"
-	exits 0 "$FARBLK" -j ping "$FARBLK_SERVER/e" -c 300 --op read,write --size 60K --depth 32
-	is "size and round trips" "$(json '.read.size, .write.size, .read.count, .write.count' | xargs)" "61440 61440 300 300"
+	for options in "4096 --depth 8" "61440 --depth 32 --polled"; do
+		# shellcheck disable=SC2086
+		exits 0 "$FARBLK" -j ping "$FARBLK_SERVER/e" -c 300 --op read,write --size $options
+		is "size and round trips" "$(json '.read.size, .write.size, .read.count, .write.count' | xargs)" "${options%% *} ${options%% *} 300 300"
+	done
 	exits 2 "$FARBLK" ping "$FARBLK_SERVER/e" -c 5 --op send,read --size 60K
 	grep -q "F0101.*a SEND is one message" <(tr -d '\n' </run/stderr) || bad "a size of SEND: $(cat /run/stderr)"
 	grep -q "hint: farblk ping .*/e --op read,write --size 61440" /run/stderr || bad "a size of SEND: $(cat /run/stderr)"

@@ -472,7 +472,7 @@ discover() {
 ping() {
 	local p=$C/ping/p kind
 	must mkdir "$p"
-	defaults ping/p addr= source= count=10 interval_us=10000 export= key_id= size=8 depth=1 polled=0 send=1 read=0 write=0 cas=0 faa=0 send_ud=0 enable=0 \
+	defaults ping/p addr= source= count=10 interval_us=10000 export= key_id= size=8 send_size=8 depth=1 polled=0 send=1 read=0 write=0 cas=0 faa=0 send_ud=0 enable=0 \
 		send_ns= read_ns= write_ns= cas_ns= faa_ns= send_ud_ns= elapsed_ns= lost=0 unavailable= last_error=
 	read_only ping/p/{key_id,send_ns,read_ns,write_ns,cas_ns,faa_ns,send_ud_ns,elapsed_ns,lost,unavailable,last_error}
 	refused EINVAL "$p/enable" 1 addr
@@ -487,7 +487,9 @@ ping() {
 	takes ping/p/export e ""
 	leaves_words ping/p/export "a b" .x a/b
 	takes ping/p/size 8 61440 "60K=>61440" "512=>512"
+	takes ping/p/send_size 8 4080 "1K=>1024"
 	leaves_words ping/p/size 0 7 61441 64K 4G 4294967297 x -1
+	leaves_words ping/p/send_size 0 7 4081 4K 4G 4294967304 x -1
 	takes ping/p/depth 1 32
 	leaves_numbers ping/p/depth 0 33 -1 65537
 	for kind in send read write cas faa send_ud polled; do takes ping/p/$kind 1 0; done

@@ -2078,6 +2078,7 @@ def ping_contents_garbage(begin, said, wanted):
        ("a reply that grants it", lambda message: reply(PING, struct.unpack_from("<I", message, 4)[0]), "EPROTO"),
        ("a refusal of something else", lambda message: reply(PING, 0xFFFFFFFF, code=hostile.BUSY), "EPROTO"),
        ("a refusal", lambda message: reply(PING, struct.unpack_from("<I", message, 4)[0], code=hostile.BUSY, text="no\x1b[m\n"), "EBUSY"),
+       ("a refusal of what cannot be malformed", lambda message: reply(PING, struct.unpack_from("<I", message, 4)[0], code=hostile.MALFORMED, text="no"), "EPROTO"),
        ("random bytes", lambda message: os.urandom(64), "EPROTO"))
 def ping_garbage(begin, said, wanted):
     begin.server(on={"ping": answers_with(said)})

@@ -223,7 +223,10 @@ fn a_message_has_a_size() {
         (&json["send"]["size"], &json["read"]["size"]),
         (&4080.into(), &4080.into())
     );
-    host.kernel.take_log();
+    let log = host.kernel.take_log().join("\n");
+    for wanted in ["/size = 4080", "/send_size = 4080"] {
+        assert!(log.contains(wanted), "{wanted}: {log}");
+    }
     host.ok("ping 10.9.0.1 -c 4 --size 8");
     let log = host.kernel.take_log().join("\n");
     assert!(!log.contains("size = "), "{log}");

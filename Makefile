@@ -54,7 +54,7 @@ check-all: setup
 	@tools/check all
 
 # Those in which more than one CPU matters; all take half a day. The server is dead after disconnect.sh.
-SMP_TESTS ?= load.sh configfs.sh kunit.sh broken.sh faults.sh integrity.sh onesided.sh verify.sh resize.sh many.sh disconnect.sh
+SMP_TESTS ?= load.sh configfs.sh races.sh kunit.sh broken.sh faults.sh integrity.sh onesided.sh verify.sh resize.sh many.sh disconnect.sh
 check-smp: setup tool
 	@tools/setup/guest.sh debug >/dev/null
 	@KERNEL=debug tools/build modules kunit broken

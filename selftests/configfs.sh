@@ -267,7 +267,7 @@ reserve() {
 enabling() {
 	bash -c "echo 1 >$1/enable" &
 	PID=$!
-	until [ "$(<"$1/state")" != disabled ] || gone $PID; do :; done
+	until [ "$(<"$1/state")" != disabled ] || ended $PID; do :; done
 }
 
 # A large allocation tells how far it is.
@@ -516,73 +516,6 @@ ping() {
 	must rmdir "$p"
 }
 
-hundred_times() {
-	local i free slabs times=100
-	! is_short || times=30
-	for ((i = 0; i < times + 10; i++)); do
-		[ $i != 10 ] || { free=$(memory); slabs=$(slab); }
-		must mkdir "$C/ports/p" "$C/exports/e" "$C/exports/e/hosts/h" "$C/maps/m" "$C/maps/m/paths/a" "$C/discover/d" "$C/ping/p"
-		must rmdir "$C/ports/p" "$C/exports/e/hosts/h" "$C/exports/e" "$C/maps/m/paths/a" "$C/maps/m" "$C/discover/d" "$C/ping/p"
-	done
-	[ $((free - $(memory))) -lt 2048 ] || bad "available memory fell from $free to $(memory) KiB"
-	[ $(($(slab) - slabs)) -lt 512 ] || bad "slabs grew from $slabs to $(slab) KiB"
-}
-
-# Two writers and a remover: whatever wins, nothing breaks and the end is clean.
-races() {
-	local i pids=() rounds=40
-	! is_short || rounds=16
-	must port_add p "$FARBLK_SERVER"
-	for i in 1 2; do
-		(for ((n = 1; n <= rounds; n++)); do
-			mkdir "$C/exports/e"
-			settings "$C/exports/e" size=8M allow_any_host=1
-			store "$C/exports/e/enable" 1
-			for f in "$C/exports/e/"*; do : "$(<"$f")"; done
-			mkdir "$C/maps/m" "$C/maps/m/paths/a"
-			settings "$C/maps/m/paths/a" "addr=$FARBLK_SERVER" enable=1
-			[ $((n % 8)) != 0 ] || settings "$C/maps/m" export=e enable=1
-			for f in "$C/maps/m/"*; do : "$(<"$f")"; done
-			store "$C/maps/m/enable" force
-			map_rm m
-			store "$C/exports/e/enable" 0
-			rmdir "$C/exports/e"
-		done) >/dev/null 2>&1 &
-		pids+=($!)
-	done
-	wait "${pids[@]}"
-	clean
-	is "what is left" "$(ls "$C/ports" "$C/exports" "$C/maps" | grep -v : | tr -d '\n')" ""
-}
-
-# A path comes and goes while its map does: nobody waits for ever, and none is left enabled or
-# taken.
-path_races() {
-	local n pid p=$C/maps/m/paths/b
-	must port_add p "$FARBLK_SERVER"
-	must export_ram e 8M
-	must map_make m e
-	must mkdir "$p"
-	must store "$p/addr" "$FARBLK_SERVER"
-	touch /run/path-races
-	(while [ -e /run/path-races ]; do
-		store "$p/enable" 1
-		store "$p/enable" 0
-	done) >/dev/null 2>&1 &
-	pid=$!
-	for n in {1..30}; do
-		store "$C/maps/m/enable" 1
-		store "$C/maps/m/enable" 0
-	done 2>/dev/null
-	rm /run/path-races
-	wait_for 10 gone $pid || bad "a path's enable hangs"
-	must store "$C/maps/m/enable" 0
-	must store "$p/enable" 0
-	must rmdir "$p"
-	for n in {1..7}; do must mkdir "$p$n" && must settings "$p$n" "addr=$FARBLK_SERVER" enable=1; done
-}
-gone() { [ ! -d "/proc/$1" ]; }
-
 scenario root "the host's id and name; version, protocol and features cannot be written"
 scenario names "names that no object may have"
 scenario port "a port's attributes and life"
@@ -596,7 +529,4 @@ scenario maps "a map's and a path's attributes and life"
 scenario paths "paths come and go while their map is enabled, up to eight"
 scenario discover "discover shows what this host may use"
 scenario ping "ping measures round trips"
-scenario hundred_times "100 times mkdir and rmdir of everything"
-scenario races "two writers race over the same objects"
-scenario path_races "a path comes and goes while its map does"
 run_scenarios

@@ -50,11 +50,17 @@ whole() {
 	untouched
 }
 
-# by_signal SIGNAL SECONDS: so long after it has begun.
-by_signal() {
-	local pid rc=0
+# in_background: a demo that runs, as $pid. What the last one has printed is not there any more when
+# this returns.
+in_background() {
+	: >/run/stdout
 	"$FARBLK" demo --ram 2M --time 1h >/run/stdout 2>/run/stderr &
 	pid=$!
+}
+# by_signal SIGNAL REGEX: once it has printed that.
+by_signal() {
+	local pid rc=0
+	in_background
 	wait_for 60 grep -q "$2" /run/stdout || bad "no '$2': $(cat /run/stdout /run/stderr)"
 	kill -s "$1" $pid
 	wait_for 30 ended $pid || die "it does not end by SIG$1"
@@ -77,8 +83,7 @@ signals() {
 in_use() {
 	local pid rc=0
 	start
-	"$FARBLK" demo --ram 2M --time 1h >/run/stdout 2>/run/stderr &
-	pid=$!
+	in_background
 	wait_for 60 grep -q "^read back" /run/stdout || bad "it does not read: $(cat /run/stderr)"
 	"$FARBLK" demo >/dev/null 2>&1 && bad "a second demo runs"
 	exec 5<"/dev/$(show "$C/maps/farblk-demo/device")"
@@ -110,8 +115,7 @@ names() {
 	grep -q "has the address 198.18.74.20 already" /run/stderr || bad "an address: $(cat /run/stderr)"
 	must ip addr del 198.18.74.20/32 dev lo
 	none_left
-	"$FARBLK" demo --ram 2M --time 1h >/run/stdout 2>/run/stderr &
-	pid=$!
+	in_background
 	wait_for 60 grep -q "^read back" /run/stdout || bad "it does not read: $(cat /run/stderr)"
 	kill -KILL $pid
 	wait $pid 2>/dev/null

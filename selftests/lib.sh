@@ -577,7 +577,7 @@ direct_write() { dd if="$1" of="$2" oflag=direct bs=1M conv=notrunc status=none 
 # and has nothing to complain of.
 stamp_on() {
 	needs stamp jq
-	rm -f /run/stamp.stop
+	rm -f /run/stamp.stop; : >/run/stamp.out
 	stamp "$DEV" --until /run/stamp.stop "$@" >/run/stamp.out 2>&1 &
 	STAMP=$!
 	wait_for 60 grep -q filled /run/stamp.out || die "stamp: $(cat /run/stamp.out)"

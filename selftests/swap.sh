@@ -48,6 +48,7 @@ want() {
 		return
 	fi
 	for limit in root_maxbytes root_maxkeys; do echo $((64 << 20)) >/proc/sys/kernel/keys/$limit; done
+	: >/run/want.out
 	python3 "$HERE/want.py" /run/want "$C"/maps/m/paths/*/state >/run/want.out 2>&1 &
 	WANT=$!
 	wait_for 30 grep -q begun /run/want.out || die "want.py: $(cat /run/want.out)"

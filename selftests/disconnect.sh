@@ -197,6 +197,28 @@ own_device_removed() {
 	comes_back
 }
 
+# The same while the map looks for a peer that no host is: it hears of it at once. It is bound to
+# the device by its source.
+own_device_removed_early() {
+	local dev pause pid
+	two_hosts || skip "needs two hosts"
+	must mkdir "$C/maps/m" "$C/maps/m/paths/a"
+	must settings "$C/maps/m" export=e
+	must settings "$C/maps/m/paths/a" "addr=${FARBLK_SERVER%.*}.199" "source=$(address client 0)" enable=1
+	dev=$(rxe_netdev)
+	for pause in 0.2 0.5 0.8; do
+		store "$C/maps/m/enable" 1 2>/dev/null &
+		pid=$!
+		sleep $pause
+		within 10 must rdma link delete rxe0
+		within 10 wait $pid && bad "the map is enabled"
+		note "$(show "$C/maps/m/last_error")"
+		[[ $(show "$C/maps/m/last_error") == ENODEV* ]] || bad "last_error is '$(show "$C/maps/m/last_error")'"
+		must rxe_add "$dev"
+	done
+	must map_rm m
+}
+
 server_device_removed() {
 	two_hosts || skip "needs two hosts"
 	start
@@ -274,6 +296,7 @@ both server_link_down "the server's link goes down under I/O"
 both own_link_down "the client's link goes down under I/O"
 both server_frozen "the server freezes under I/O"
 both own_device_removed "the client's RDMA device is deleted under I/O"
+scenario own_device_removed_early "the client's RDMA device is deleted while a path looks for its peer"
 both server_device_removed "the server's RDMA device is deleted under I/O"
 KIND=block
 scenario server_dead "the server dies under I/O"

@@ -64,6 +64,29 @@ path_replaced() {
 	finish
 }
 
+# The server's network card is replaced: its address is now at another link layer address. The core
+# tells that to each connection which has the old one (UNREACHABLE). rxe does not need it, and no connection is given up.
+other_card() {
+	! uml || skip "User Mode Linux does not change it while the link is up"
+	local trace=/run/trace before old new=02:00:00:12:34:56
+	[ -e $trace/events ] || { mkdir -p $trace && mount -t tracefs tracefs $trace; } || skip "the kernel has no tracefs"
+	[ -e $trace/events/rdma_cma ] || skip "the kernel does not trace rdma_cm"
+	start 0
+	before=$(reconnects)
+	old=$(remote 'cat /sys/class/net/"$(rxe_netdev)"/address')
+	echo >$trace/trace
+	must store $trace/events/rdma_cma/cm_event_handler/enable 1
+	must remote "sysctl -qw net.ipv4.conf.\"\$(rxe_netdev)\".arp_notify=1; ip link set \"\$(rxe_netdev)\" address $new"
+	wait_for 10 grep -q UNREACHABLE $trace/trace || bad "the core has not noticed: $(ip neigh)"
+	resumes "$AGAIN"
+	sleep 2
+	must remote "ip link set \"\$(rxe_netdev)\" address $old"
+	resumes "$AGAIN"
+	store $trace/events/rdma_cma/cm_event_handler/enable 0
+	is "lost connections" $(($(reconnects) - before)) 0
+	finish
+}
+
 # Again and again, before the one before has settled.
 storm_of_cuts() {
 	local i
@@ -308,6 +331,7 @@ both server_device_removed "the server's RDMA device goes and comes"
 both server_frozen "the server freezes for 8 s"
 both port_disabled "the port is disabled and enabled"
 both path_replaced "another path takes the place of the last one"
+scenario other_card "the server's link layer address changes, and back"
 both export_disabled "the export is disabled and enabled"
 both server_reloads "the server's module goes and comes"
 both server_dies "the server dies and boots"

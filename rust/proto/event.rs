@@ -8,6 +8,7 @@ use super::export::{Access, BlockSize};
 use super::extent::Extent;
 use super::fence::Fence;
 use super::message::{header, write, Message, NoRoom};
+use super::ping::Pong;
 use super::refusal::Malformed;
 use super::uuid::Uuid;
 use super::wire;
@@ -100,7 +101,7 @@ impl Event {
                 };
                 write(&wire, buf)
             }
-            Self::Pong => write(&header(wire::PONG, 0, size_of::<wire::Header>()), buf),
+            Self::Pong => Pong { contents: &[] }.encode(buf),
             Self::Fenced { path, epoch } => Fence { path, epoch }.encode_as(wire::FENCED, 0, buf),
         }
     }

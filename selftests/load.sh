@@ -121,6 +121,38 @@ debugfs_file_open() {
 	done
 }
 
+# Another driver's symlink(2) looks at the module's directories while they come and go.
+linked() {
+	local i pid port=/sys/kernel/config/nvmet/ports/1
+	needs python3
+	needs_own_module nvmet
+	must mkdir -p $port
+	at_exit "rm -f /run/links; rmdir $port"
+	touch /run/links
+	python3 - /run/links $port/subsystems/link "$C" "$C/exports" "$C/maps" >/run/links.out <<-'END' &
+		import errno, os, sys
+		flag, link, *targets = sys.argv[1:]
+		seen = 0
+		while os.path.exists(flag):
+		    for target in targets:
+		        try:
+		            os.symlink(target, link)
+		        except OSError as error:
+		            # nvmet has looked at it, and does not want it.
+		            seen += error.errno == errno.EINVAL
+		print(seen)
+	END
+	pid=$!
+	for i in {1..10}; do
+		must rmmod farblk
+		must load_module
+	done
+	rm /run/links
+	must wait $pid
+	note "found $(</run/links.out) directories"
+	[ "$(</run/links.out)" -gt 0 ] || bad "no directory was found"
+}
+
 loaded && rmmod farblk
 have_rdma && modprobe -a rdma_cm configfs
 before_load=$(resources)
@@ -129,4 +161,5 @@ scenario refused_while_enabled "cannot be removed while something is enabled"
 scenario disabled_under_a_session "can be removed after the server's side was disabled under a session"
 scenario device_removed "can be removed while somebody removes a device that was exported"
 scenario debugfs_file_open "a file of debugfs that is open keeps the module, or does without it"
+scenario linked "can be removed while another driver's links look for its directories"
 run_scenarios

@@ -65,7 +65,8 @@ path_replaced() {
 }
 
 # The server's network card is replaced: its address is now at another link layer address. The core
-# tells that to each connection which has the old one (UNREACHABLE). rxe does not need it, and no connection is given up.
+# tells that to each connection which has the old one (UNREACHABLE). rxe does not need it, and no
+# connection is given up.
 other_card() {
 	! uml || skip "User Mode Linux does not change it while the link is up"
 	local trace=/run/trace before old new=02:00:00:12:34:56

@@ -157,6 +157,8 @@ use kernel::{
 const PORT: u16 = 4719;
 /// How long anything is waited for.
 const TIMEOUT_MS: u32 = 10_000;
+/// How long the device of a [`Pair`] waits for an acknowledgment: 4.096 us x 2^20 = 4.3 s.
+const ACK_TIMEOUT: u8 = 20;
 
 /// The parameters of all connections. A message that finds no receive is sent again for ever.
 const PARAM: ConnParam<'_> = ConnParam {

@@ -329,7 +329,7 @@ def expect(what, got, wanted):
 
 
 def control():
-    """What works with the bugs: messages both ways, a READ, datagrams. The peer and this program do what they should."""
+    """What works with the bugs: messages both ways, READs, datagrams. The peer and this program do what they should."""
     peer, queue = Peer(), Queue(srq=True)
     sent = data(3 * MTU)
     queue.receive(9, 4096)
@@ -351,6 +351,20 @@ def control():
     datagrams.post(datagrams.datagram(3))
     expect("completions of a datagram", datagrams.completions(1), {3: SUCCESS})
     peer.expect(UD_SEND_ONLY, OUR_PSN)
+    # A READ that was answered in part is sent again for the rest. A network adapter answers it as a
+    # new one, rxe goes on in the middle.
+    for opcode in (READ_FIRST, READ_MIDDLE):
+        # 4.096 us x 2^17 = 537 ms.
+        peer, queue = Peer(), Queue(timeout=17)
+        sent = data(2 * MTU + 100)
+        queue.post(queue.read(1, len(sent)))
+        peer.expect(READ_REQUEST, OUR_PSN)
+        peer.answer(queue, READ_FIRST, OUR_PSN, sent[:MTU])
+        peer.expect(READ_REQUEST, OUR_PSN + 1)
+        peer.answer(queue, opcode, OUR_PSN + 1, sent[MTU : 2 * MTU])
+        peer.answer(queue, READ_LAST, OUR_PSN + 2, sent[2 * MTU :])
+        expect("completions of a READ that was sent again", queue.completions(1), {1: SUCCESS})
+        expect("what was read is right", queue.memory[: len(sent)] == sent, True)
 
 
 def late_ack():
@@ -407,6 +421,29 @@ def bad_response():
         raise Bug("an RDMA READ completed with success when its answer began with a middle packet")
     expect("completions", found, {1: BAD_RESPONSE})
     queue.ends()
+
+
+def short_response():
+    """The responses to a READ have too few data, or the last one is no last one, and then a packet with its number comes."""
+    half, shown = MTU // 2, []
+    for what, length, responses in (
+        ("the last response was too short", 3 * MTU, ((READ_FIRST, 0, MTU), (READ_MIDDLE, 1, MTU), (READ_LAST, 2, half), (READ_LAST, 2, half))),
+        ("the first response was too short", 3 * MTU, ((READ_FIRST, 0, half), (READ_MIDDLE, 1, MTU), (READ_LAST, 2, MTU), (READ_LAST, 2, MTU))),
+        ("the only response was a first one", MTU, ((READ_FIRST, 0, half), (ACKNOWLEDGE, 0, 0))),
+    ):
+        peer, queue = Peer(), Queue()
+        queue.post(queue.read(1, length))
+        peer.expect(READ_REQUEST, OUR_PSN)
+        for opcode, number, size in responses:
+            peer.answer(queue, opcode, OUR_PSN + number, data(size))
+        found = queue.completions(1)
+        if found == {1: SUCCESS}:
+            shown.append(what)
+        else:
+            expect(f"completions when {what}", found, {1: BAD_RESPONSE})
+            queue.ends()
+    if shown:
+        raise Bug(f"an RDMA READ completed with success without all of its data: {', '.join(shown)}")
 
 
 def local_operation():

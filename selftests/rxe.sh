@@ -56,6 +56,7 @@ control() { setting; must python3 -B "$HERE/rxe.py" control; }
 late_ack() { bug late_ack; }
 acknowledged() { bug acknowledged; }
 bad_response() { bug bad_response; }
+short_response() { bug short_response; }
 local_operation() { bug local_operation; }
 shared_receive() { bug shared_receive; }
 datagram() { bug datagram; }
@@ -146,6 +147,7 @@ scenario control "what rxe does right"
 scenario late_ack "a late ACK does not end a READ"
 scenario acknowledged "an ACK does not complete a READ"
 scenario bad_response "a bad response does not complete a READ with success"
+scenario short_response "a READ without all of its data does not complete with success"
 scenario local_operation "a local operation does not run again with a message before it"
 scenario registrations "memory is not registered again with a message before it"
 scenario shared_receive "a receive from a shared queue completes when its queue pair fails"

@@ -73,9 +73,15 @@ resumes() {
 	begin=$(now_ms)
 	direct_read "$DEV" /dev/null bs=4k count=1 &
 	pid=$!
-	wait_for "$1" ended $pid || die "no I/O after $1 s: $(states)"
+	wait_for "$1" ended $pid || { counters_of_both; die "no I/O after $1 s: $(states)"; }
 	wait $pid || bad "the read failed: $(states)"
 	note "I/O after $(($(now_ms) - begin)) ms"
+}
+# counters_of_both: what both hosts have counted, for who has to find out what hangs.
+counters_of_both() {
+	local look="grep -r . $D 2>/dev/null | head -n 200"
+	note "$(eval "$look")"
+	note "server: $(remote "$look")"
 }
 
 # finish: stamp saw no error and nothing that must not be; all is live; the map goes.

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # farblk on the HCA of tools/testhca, as it is and as poorer or failing devices are: see
 # Documentation/testhca.rst. One host, PROVIDER=testhca.
+# Long: all scenarios set parameters of one device, and share what makes it anew.
 . "$(dirname "$0")/lib.sh"
 unset FARBLK_AGENT FARBLK_REMOTE
 P=/sys/module/testhca/parameters
@@ -370,7 +371,30 @@ failed_invalidation() {
 		is "invalidations to go" "$(show "$P/fail_inv")" 0
 	done
 }
-# lost_completion: nobody can know of it. What waits for it is over when the map is ended by force.
+# lost_sent: a command is answered, and its own completion never appears. It is the device that owes
+# it: the path is lost, and the command comes again on the next one. Without heartbeats there are no
+# other SENDs.
+lost_sent() {
+	local size pid
+	disk_of 'null_disk fbm 16' heartbeat_ms=0 io_timeout_ms=1000
+	random /run/data 4
+	for size in 4k 64k; do
+		must store "$P/lose_sent" 1
+		direct_write /run/data "$DEV" bs=$size &
+		pid=$!
+		wait_for 20 sent_is_lost || bad "no completion is lost"
+		wait_for 30 ended "$pid" || die "the write does not end"
+		wait "$pid" || bad "the write failed"
+		must direct_read "$DEV" /run/back count=4
+		must cmp /run/data /run/back
+	done
+	is "lost connections" "$(show "$C/maps/m/paths/a/reconnects")" 2
+	must unmap m
+}
+sent_is_lost() { [ "$(show "$P/lose_sent")" = 0 ]; }
+
+# lost_completion: nobody can know of any other. What waits for it is over when the map is ended by
+# force.
 lost_completion() { kinds loses_a_completion; }
 loses_a_completion() {
 	local n pid
@@ -585,6 +609,7 @@ scenario poll_us "a server that looks for commands before it sleeps"
 scenario failed_post "sends that fail to be posted"
 scenario slow_registration "registrations that take their time"
 scenario failed_invalidation "answers that fail to invalidate a key"
+scenario lost_sent "a completion of an answered command that is lost"
 is_short || scenario lost_completion "completions that never appear"
 scenario late "completions that are late"
 is_short || scenario sealed "I/O with protection"

@@ -110,6 +110,8 @@ pub(crate) struct RequestState<H: RequestHandler> {
     large: LargeMrs,
     /// A registration may run again until the message behind it has completed.
     registers_again: bool,
+    /// How often [`Qp::watch_answered`] had nothing left to watch.
+    watches: Atomic<u64>,
     /// Requests that could not be given back; `None` if there are no memory regions.
     #[pin]
     parked: Mutex<Parkable<H>>,
@@ -172,6 +174,7 @@ unsafe impl<H: RequestHandler> Ulp<H, Rc> for Requests {
         Ok(pin_init!(RequestState {
             large,
             registers_again,
+            watches: Atomic::new(0),
             parked <- new_mutex!(parked, "RequestState::parked"),
         }))
     }

@@ -114,6 +114,10 @@ static unsigned int lose_cqe;
 module_param(lose_cqe, uint, 0644);
 MODULE_PARM_DESC(lose_cqe, "this one of the completions to come never appears (0: none of them)");
 
+static unsigned int lose_sent;
+module_param(lose_sent, uint, 0644);
+MODULE_PARM_DESC(lose_sent, "the completion of this one of the SENDs to come never appears; those that invalidate a key do not count (0: none of them)");
+
 static unsigned int bug;
 module_param(bug, uint, 0644);
 MODULE_PARM_DESC(bug, "what is wrong in the driver, which tests have to find: 1: access rights do not count, 2: sends complete twice (0: nothing)");
@@ -235,6 +239,12 @@ bool thca_invalidation_fails(struct thca_dev *dev)
 bool thca_completion_is_lost(struct thca_dev *dev)
 {
 	return READ_ONCE(lose_cqe) && is_last(dev, &lose_cqe);
+}
+
+/* Whether the completion of a SEND never appears. */
+bool thca_sent_is_lost(struct thca_dev *dev)
+{
+	return READ_ONCE(lose_sent) && is_last(dev, &lose_sent);
 }
 
 bool thca_ignores_rights(void)

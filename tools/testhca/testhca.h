@@ -385,6 +385,7 @@ u32 thca_max_rd_atom(void);
 u64 thca_reg_ns(void);
 bool thca_invalidation_fails(struct thca_dev *dev);
 bool thca_completion_is_lost(struct thca_dev *dev);
+bool thca_sent_is_lost(struct thca_dev *dev);
 bool thca_ignores_rights(void);
 bool thca_completes_twice(void);
 bool thca_take_qp(struct thca_dev *dev);

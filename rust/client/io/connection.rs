@@ -201,7 +201,8 @@ pub(in crate::client) struct Connection<T: RequestOwner> {
     /// The server's memory, once it is known, if the connection is one-sided.
     slabs: Option<Arc<Slabs>>,
     limits: IoLimits,
-    /// A [`Progress`]: time in ms and number of completions when a request was found late last.
+    /// A [`Progress`]: time in ms and number of completions when a request was found late last, or
+    /// instead of these what [`Qp::watch_answered`] returned, if the connection has commands.
     progress: [Atomic<u64>; 2],
 }
 
@@ -472,20 +473,23 @@ impl<T: RequestOwner> Connection<T> {
         self.qp.completions()
     }
 
-    /// Takes note of a request that is late at `now`, in ms. Returns true if the connection is
-    /// one-sided, and no work request has completed on it for `timeout_ms`. Only the map's work
-    /// item calls this.
+    /// Takes note of a request that is late at `now`, in ms. Returns true if it is the HCA that has
+    /// something to do, and has not done it for `timeout_ms`: no work request has completed on a
+    /// one-sided connection, or a command was answered and its work requests have not completed.
+    /// Only the map's work item calls this.
     pub(in crate::client) fn is_stuck(&self, now: u64, timeout_ms: u64) -> bool {
         self.catch_up();
-        if self.slabs.is_none() || self.in_flight() == 0 {
-            return false;
-        }
+        let seen = match self.slabs {
+            _ if self.in_flight() == 0 => return false,
+            Some(_) => self.completions(),
+            None => self.qp.watch_answered(),
+        };
         let [at_ms, completions] = &self.progress;
         let mut progress = Progress {
             at_ms: at_ms.load(Relaxed),
             completions: completions.load(Relaxed),
         };
-        let stuck = progress.is_missing(now, self.completions(), timeout_ms);
+        let stuck = progress.is_missing(now, seen, timeout_ms);
         at_ms.store(progress.at_ms, Relaxed);
         completions.store(progress.completions, Relaxed);
         stuck

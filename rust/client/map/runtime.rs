@@ -418,14 +418,15 @@ impl MapRuntime {
     ///
     /// A server answers a command however long that takes, or the connection breaks. An RDMA READ
     /// or WRITE involves only the HCAs, and work requests complete in order: if none has completed
-    /// for as long as a request may take, the path is of no use.
+    /// for as long as a request may take, the path is of no use. Nor is it if the answer of a
+    /// command has come for as long, and not the acknowledgment of the command.
     fn handle_late(&mut self, hw_queue: u16) {
         let now = self.resources.timers.now();
         let timeout_ms = self.resources.params.options.io_timeout_ms.into();
         for id in ids() {
             let path = self.resources.path(id);
             if path.is_some_and(|path| path.is_stuck(hw_queue, now, timeout_ms)) {
-                self.close_path(id, fail!(ETIMEDOUT, "an RDMA request does not end"));
+                self.close_path(id, fail!(ETIMEDOUT, "a work request does not end"));
             }
         }
     }

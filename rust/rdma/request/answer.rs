@@ -18,13 +18,15 @@ use crate::rdma::{
             is_done,
             is_to_answer,
             is_to_invalidate,
+            is_with_device,
             ANSWERED,
             FAILED,
             INVALID,
             PARKED,
             REQUEST,
             RKEY_SHIFT,
-            SENT, //
+            SENT,
+            WATCHED, //
         },
         RequestHandler,
         RequestSlot, //
@@ -114,6 +116,30 @@ impl<H: RequestHandler> Qp<H> {
     /// Returns how many remote keys this side has invalidated since the peer did not. Any context.
     pub(crate) fn invalidations(&self) -> u64 {
         self.extra_posted.load(Relaxed)
+    }
+
+    /// Looks for requests that the peer has answered and the device is not done with. Returns the
+    /// same number as the call before if one of those that were so then still is, and else another
+    /// one: such a request waits for nothing but an acknowledgment of this side's HCA, or has lost
+    /// its completion.
+    ///
+    /// Any context. Calls must not be concurrent.
+    pub(crate) fn watch_answered(&self) -> u64 {
+        let slots = || (0..u16::MAX).map_while(|index| self.slot(index));
+        let progresses = || slots().map(|slot| &slot.ulp.progress);
+        let is_watched = |progress| progress & WATCHED != 0 && is_with_device(progress);
+        if !progresses().any(|progress| is_watched(progress.load(Relaxed))) {
+            for progress in progresses() {
+                let old = progress.load(Relaxed);
+                if is_with_device(old) {
+                    // If it has changed, somebody has just gone on with it. A request after it with
+                    // the same key may be watched in its place.
+                    let _ = progress.cmpxchg(old, old | WATCHED, Relaxed);
+                }
+            }
+            self.ulp.watches.fetch_add(1, Relaxed);
+        }
+        self.ulp.watches.load(Relaxed)
     }
 
     /// Sets bits in the progress of a request; returns what it is then.

@@ -18,6 +18,9 @@ pub(super) const ANSWERED: u64 = 1 << 3;
 pub(super) const INVALID: u64 = 1 << 4;
 /// It is counted by [`AnyCq::start_waiting`](crate::rdma::cq::AnyCq::start_waiting).
 pub(super) const PARKED: u64 = 1 << 5;
+/// It was answered, and not done, when [`Qp::watch_answered`](crate::rdma::qp::Qp::watch_answered)
+/// looked.
+pub(super) const WATCHED: u64 = 1 << 6;
 /// Where the remote key begins.
 pub(super) const RKEY_SHIFT: u32 = 32;
 
@@ -50,6 +53,13 @@ pub(super) fn is_to_invalidate(progress: u64) -> bool {
     progress & (SENT | ANSWERED | INVALID) == SENT | ANSWERED
 }
 
+/// Returns true if the peer has answered a request, and the device is not done with it: its work
+/// requests have not completed, or the one that invalidates its key.
+#[inline]
+pub(super) fn is_with_device(progress: u64) -> bool {
+    progress & (REQUEST | ANSWERED) == REQUEST | ANSWERED && !is_done(progress)
+}
+
 #[cfg(CONFIG_FARBLK_KUNIT_TEST)]
 #[kernel::macros::kunit_tests(farblk_rdma_progress)]
 mod tests {
@@ -60,18 +70,22 @@ mod tests {
     /// The function that makes a request done ends it: no other must find that it has made it so.
     #[test]
     fn request_is_done_once() -> Result {
-        for progress in 0..PARKED << 1 {
+        for progress in 0..WATCHED << 1 {
             let done = is_done(progress);
             // An answer is the end only of what was not done.
             check!(!is_to_answer(progress) || !done);
             // Nor is there anything left to invalidate.
             check!(!is_to_invalidate(progress) || !is_done(progress & !FAILED));
+            // Who waits for the peer does not wait for the device.
+            check!(!is_with_device(progress) || !is_to_answer(progress) && !done);
             // Whatever comes then does not undo it.
-            for bit in [SENT, FAILED, ANSWERED, INVALID, PARKED] {
+            for bit in [SENT, FAILED, ANSWERED, INVALID, PARKED, WATCHED] {
                 check!(!done || is_done(progress | bit));
             }
         }
         check!(is_to_answer(REQUEST) && is_to_answer(REQUEST | SENT | INVALID));
+        check!(is_with_device(REQUEST | ANSWERED) && !is_with_device(REQUEST | SENT | INVALID));
+        check!(!is_with_device(0) && !is_with_device(REQUEST | ANSWERED | SENT | INVALID));
         check!(!is_to_answer(0) && !is_to_answer(REQUEST | FAILED | INVALID));
         Ok(())
     }

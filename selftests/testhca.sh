@@ -393,8 +393,8 @@ lost_sent() {
 }
 sent_is_lost() { [ "$(show "$P/lose_sent")" = 0 ]; }
 
-# lost_completion: nobody can know of any other. What waits for it is over when the map is ended by
-# force.
+# lost_completion: of most nobody can know. What waits for one is over when the map is ended by
+# force, also at once.
 lost_completion() { kinds loses_a_completion; }
 loses_a_completion() {
 	local n pid

@@ -114,7 +114,8 @@ void thca_complete_send(struct thca_qp *qp, struct thca_swqe *wqe, enum ib_wc_st
 		if (qp->init.qp_type == IB_QPT_RC && thca_completes_twice())
 			thca_cq_push(to_cq(qp->ib.send_cq), &cqe, false, fire);
 		signaled = !thca_completion_is_lost(to_dev(qp->ib.device)) &&
-			   !(wqe->opcode == IB_WR_SEND && thca_sent_is_lost(to_dev(qp->ib.device)));
+			   !(qp->init.qp_type == IB_QPT_RC && wqe->opcode == IB_WR_SEND &&
+			     thca_sent_is_lost(to_dev(qp->ib.device)));
 	}
 	if (signaled && !thca_cq_push(to_cq(qp->ib.send_cq), &cqe, false, fire)) {
 		thca_qp_error(qp);

@@ -95,6 +95,10 @@ const LARGE: u16 = 16;
 /// Number of work requests that such a request needs beside the one that every request has.
 const LARGE_WR: u32 = 8;
 
+/// The time in ms that the device has at least to complete a command that was answered: it may have
+/// to send it several times until it is acknowledged.
+const SENT_MIN_MS: u64 = 5000;
+
 /// How a connection moves data.
 pub(in crate::client) enum DataPath {
     /// By RDMA READs and WRITEs of the server's memory, once [`Connection::set_slabs`] was called.
@@ -475,14 +479,14 @@ impl<T: RequestOwner> Connection<T> {
 
     /// Takes note of a request that is late at `now`, in ms. Returns true if it is the HCA that has
     /// something to do, and has not done it for `timeout_ms`: no work request has completed on a
-    /// one-sided connection, or a command was answered and its work requests have not completed.
-    /// Only the map's work item calls this.
+    /// one-sided connection, or a command was answered and its work requests have not completed,
+    /// for which it has 5 s at least. Only the map's work item calls this.
     pub(in crate::client) fn is_stuck(&self, now: u64, timeout_ms: u64) -> bool {
         self.catch_up();
-        let seen = match self.slabs {
-            _ if self.in_flight() == 0 => return false,
-            Some(_) => self.completions(),
-            None => self.qp.watch_answered(),
+        let (seen, timeout_ms) = match self.slabs {
+            Some(_) if self.in_flight() == 0 => return false,
+            Some(_) => (self.completions(), timeout_ms),
+            None => (self.qp.watch_answered(), timeout_ms.max(SENT_MIN_MS)),
         };
         let [at_ms, completions] = &self.progress;
         let mut progress = Progress {

@@ -123,8 +123,12 @@ impl<H: RequestHandler> Qp<H> {
     /// one: such a request waits for nothing but an acknowledgment of this side's HCA, or has lost
     /// its completion.
     ///
-    /// Any context. Calls must not be concurrent.
+    /// Any context but hard interrupt. Calls must not be concurrent.
     pub(crate) fn watch_answered(&self) -> u64 {
+        // What is there already counts, also if nothing has told of it.
+        if self.reaps {
+            self.send_cq.cq().reap();
+        }
         let slots = || (0..u16::MAX).map_while(|index| self.slot(index));
         let progresses = || slots().map(|slot| &slot.ulp.progress);
         let is_watched = |progress| progress & WATCHED != 0 && is_with_device(progress);

@@ -212,13 +212,18 @@ impl Heartbeat {
     }
 }
 
-/// The progress of a connection whose work requests complete in order, when one of them was found
-/// late.
+/// The time, in ms, that the HCA has at least to complete a command that was answered: it may have
+/// to send it several times until it is acknowledged.
+pub const SENT_MIN_MS: u64 = 5000;
+
+/// The progress of a connection when a request was found late: of RDMA READs and WRITEs, which
+/// complete in order, or of commands that were answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// When that was, in ms.
     pub at_ms: u64,
-    /// How many had completed.
+    /// How many RDMA READs and WRITEs had completed; of commands, a number that changes unless one
+    /// that was answered is still not complete.
     pub completions: u64,
 }
 

@@ -87,17 +87,16 @@ use crate::rdma::{
     },
     wr::RdmaOp,
 };
-use crate::session::clock::Progress;
+use crate::session::clock::{
+    Progress,
+    SENT_MIN_MS, //
+};
 
 /// Number of requests that may be in flight at once and have more segments than one work request
 /// takes. Other such requests wait, as they do when the send queue is full.
 const LARGE: u16 = 16;
 /// Number of work requests that such a request needs beside the one that every request has.
 const LARGE_WR: u32 = 8;
-
-/// The time in ms that the device has at least to complete a command that was answered: it may have
-/// to send it several times until it is acknowledged.
-const SENT_MIN_MS: u64 = 5000;
 
 /// How a connection moves data.
 pub(in crate::client) enum DataPath {

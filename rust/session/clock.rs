@@ -228,8 +228,8 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// A request is found late at `now_ms`, after so many completions. Returns true if there was
-    /// none for `timeout_ms`. Which request it is does not matter: none overtakes another.
+    /// A request is found late at `now_ms`, when `completions` is this. Returns true if it has not
+    /// changed for `timeout_ms`. Which request it is does not matter.
     pub fn is_missing(&mut self, now_ms: u64, completions: u64, timeout_ms: u64) -> bool {
         if completions != self.completions {
             *self = Self {

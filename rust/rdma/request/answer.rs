@@ -120,8 +120,8 @@ impl<H: RequestHandler> Qp<H> {
 
     /// Looks for requests that the peer has answered and the device is not done with. Returns the
     /// same number as the call before if one of those that were so then still is, and else another
-    /// one: such a request waits for nothing but an acknowledgment of this side's HCA, or has lost
-    /// its completion.
+    /// one: such a request waits for the acknowledgment of the peer's HCA, for its `LOCAL_INV`, or
+    /// for a completion that was lost.
     ///
     /// Any context but hard interrupt. Calls must not be concurrent.
     pub(crate) fn watch_answered(&self) -> u64 {

@@ -417,15 +417,17 @@ all_lost() { [ "$(show "$P/lose_cqe")" = 0 ]; }
 # removed: the device goes while there is I/O, after so many sends, and is made again.
 removed() { kinds is_removed; }
 is_removed() {
-	local netdev n pid
-	netdev=$(rxe_netdev)
+	local n pid
+	NEAR=$(rxe_netdev)
+	at_exit 'echo 0 >"$P/remove_at"; wait_for 20 made_again'
 	for n in 1 4 9 30 100; do
 		random /run/data 4
+		must store "$P/remove_at" "$n"
 		must direct_write /run/data "$DEV" bs=64k &
 		pid=$!
-		must store "$P/remove_at" "$n"
 		wait_for 20 has_no_device || bad "the device stays, with $(show "$P/remove_at") sends to go"
-		must rxe_add "$netdev"
+		# Its name is taken a little longer than sysfs shows it.
+		wait_for 20 made_again || die "the device cannot be made again"
 		wait_for 60 ended "$pid" || die "the write does not end"
 		wait "$pid" || bad "the write failed"
 		must direct_read "$DEV" /run/back count=4
@@ -433,6 +435,7 @@ is_removed() {
 	done
 }
 has_no_device() { [ ! -e /sys/class/infiniband/rxe0 ]; }
+made_again() { { ! has_no_device || rdma link add rxe0 type "$PROVIDER" netdev "$NEAR"; } && rxe_has_ipv4 rxe0; }
 
 # fatal: firmware dies under I/O. A map can be ended by force, and the device goes.
 fatal() { kinds is_fatal; }
@@ -444,9 +447,9 @@ is_fatal() {
 	local netdev pid
 	netdev=$(rxe_netdev)
 	random /run/data 4
+	must store "$P/fatal_at" 20
 	direct_write /run/data "$DEV" bs=64k 2>/dev/null &
 	pid=$!
-	must store "$P/fatal_at" 20
 	wait_for 20 has_failed || bad "the device works, with $(show "$P/fatal_at") sends to go"
 	must within "$([ "$(show "$P/fatal_silent")" = Y ] && echo 20 || echo 10)" store "$C/maps/m/enable" force
 	wait_for 20 ended "$pid" || die "the write does not end"

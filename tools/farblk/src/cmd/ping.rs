@@ -163,6 +163,23 @@ impl Measured {
         }
         Ok(added.unwrap_or(0))
     }
+
+    /// Leaves no more round trips of a kind than were asked for: where a kind had less time than
+    /// another one, the rest is measured of all.
+    fn cap(&mut self, count: u64) {
+        self.lost = self.lost.min(count);
+        for op in OPS {
+            let lost = if op == Op::SendUd { self.lost } else { 0 };
+            let most = usize::try_from(count - lost).unwrap_or(usize::MAX);
+            let trips = self.of(op);
+            if trips.times.len() > most {
+                let all = trips.times.len() as u128;
+                let elapsed_ns = u128::from(trips.elapsed_ns) * most as u128 / all;
+                trips.elapsed_ns = u64::try_from(elapsed_ns).unwrap_or(u64::MAX);
+                trips.times.truncate(most);
+            }
+        }
+    }
 }
 
 /// Returns true if the export moves its data by RDMA READ. Fails if the server has no such export
@@ -246,6 +263,7 @@ pub fn run(context: &Context, arguments: &Ping) -> Result<(), Error> {
         &mut measured,
         &job,
     );
+    measured.cap(arguments.count);
     let removed = made.remove(&job);
     let complete = result.is_ok() && !interrupt.came();
     let result = match result {
@@ -414,6 +432,33 @@ mod tests {
         assert_eq!(
             (title(Op::Faa), title(Op::SendUd)),
             ("FAA".into(), "SEND UD".into())
+        );
+    }
+
+    #[test]
+    fn no_more_than_asked_for() {
+        let mut measured = Measured {
+            lost: 2,
+            ..Measured::default()
+        };
+        for (op, count) in [(Op::Send, 9), (Op::Read, 12), (Op::SendUd, 10)] {
+            let trips = measured.of(op);
+            trips.times = (0..count).collect();
+            trips.elapsed_ns = 1200;
+        }
+        measured.cap(10);
+        let mut counted = |op| {
+            let trips = measured.of(op);
+            (trips.times.len(), trips.elapsed_ns)
+        };
+        assert_eq!(counted(Op::Send), (9, 1200));
+        assert_eq!(counted(Op::Read), (10, 1000));
+        assert_eq!(counted(Op::SendUd), (8, 960));
+        measured.lost = 20;
+        measured.cap(10);
+        assert_eq!(
+            (measured.lost, measured.of(Op::SendUd).times.len()),
+            (10, 0)
         );
     }
 

@@ -378,9 +378,9 @@ mod timer {
         timer.start(msecs_to_jiffies(3_600_000));
         timer.start(msecs_to_jiffies(10));
         log.called.wait_timeout(5000)?;
-        timer.start(msecs_to_jiffies(10));
+        timer.start(msecs_to_jiffies(500));
         timer.start(msecs_to_jiffies(3_600_000));
-        sleep(100);
+        sleep(1000);
         check!(log.calls.load(Relaxed) == 1);
         Ok(())
     }
@@ -390,9 +390,9 @@ mod timer {
         let log = Log::new()?;
         let timer = timer(&log)?;
         timer.clear();
-        timer.start(msecs_to_jiffies(20));
+        timer.start(msecs_to_jiffies(500));
         timer.clear();
-        sleep(100);
+        sleep(1000);
         check!(log.calls.load(Relaxed) == 0);
         timer.start(msecs_to_jiffies(0));
         log.called.wait_timeout(5000)?;
@@ -403,9 +403,9 @@ mod timer {
     fn does_not_expire_when_it_was_dropped() -> Result {
         let log = Log::new()?;
         let timer = timer(&log)?;
-        timer.start(msecs_to_jiffies(20));
+        timer.start(msecs_to_jiffies(500));
         drop(timer);
-        sleep(100);
+        sleep(1000);
         check!(log.calls.load(Relaxed) == 0);
         // Nothing keeps the value.
         check!(Arc::into_unique_or_drop(log).is_some());

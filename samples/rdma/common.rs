@@ -138,7 +138,7 @@ pub(crate) const CAPS: QpCaps = QpCaps {
 /// atomic operations may be under way, without which there are none.
 pub(crate) const PARAM: ConnParam<'_> = ConnParam {
     private_data: &[],
-    retry_count: 6,
+    retry_count: 7,
     rnr_retry_count: 7,
     responder_resources: 4,
     initiator_depth: 4,

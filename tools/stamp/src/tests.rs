@@ -171,18 +171,26 @@ fn plan() -> Plan {
         flush: 10,
         seed: 1,
         pause: Duration::ZERO,
-        hang: Duration::from_millis(300),
+        hang: Duration::from_secs(60),
         stall: Duration::from_millis(100),
     }
 }
 
 /// What comes of some thousand I/Os on such a disk.
 fn report(flaw: Flaw) -> Report {
-    let run = Run::new(Arc::new(Fake::new(flaw)), Table::new(7, BLOCKS), plan());
+    let mut plan = plan();
+    if flaw == Flaw::Hangs {
+        plan.hang = Duration::from_secs(2);
+    }
+    let run = Run::new(Arc::new(Fake::new(flaw)), Table::new(7, BLOCKS), plan);
     run.fill();
     assert!(run.report().clean());
     let end = Instant::now() + Duration::from_millis(500);
-    run.work(|| Instant::now() >= end);
+    // However little of the CPU there was.
+    run.work(|| {
+        let report = run.report();
+        Instant::now() >= end && report.reads > 2000 && report.writes > 2000
+    });
     if run.report().hung == 0 {
         run.verify();
     }

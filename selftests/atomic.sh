@@ -135,8 +135,10 @@ lost() {
 	at_exit "touch /run/stop"
 	must dd if=/dev/zero of="$DEV" bs=1M count=2 oflag=direct status=none
 	watch "$BACK"
+	n=$(io "$DEV" writes)
 	atomic storm "$DEV" 32768 32 /run/stop >/run/storm &
 	pid=$!
+	wait_for 60 has_written "$n" || die "there is no write"
 	for n in 1 2 3; do
 		sleep 0.5
 		must remote "store $C/ports/p/enable 0"
@@ -156,6 +158,7 @@ lost() {
 	must unmap m
 	[ "$sent_again" -gt 0 ] || skip "no write was under way when the path was lost"
 }
+has_written() { [ "$(io "$DEV" writes)" -gt "$1" ]; }
 map_is() { [ "$(show "$C/maps/m/state")" = "$1" ]; }
 
 scenario limits "the limits of atomic writes are those of the device"

@@ -22,7 +22,7 @@ brd_disk() { modprobe brd rd_nr=1 rd_size=$(($1 << 10)); echo /dev/ram0; }
 # scsi_disk MIB [PARAMETER=VALUE]...: a scsi_debug. Without a delay it completes in the context of
 # the submitter.
 scsi_disk() {
-	modprobe sd_mod; modprobe scsi_debug dev_size_mb="$1" delay=0 "${@:2}" && wait_for 10 scsi_name >/dev/null && scsi_name
+	modprobe sd_mod; modprobe scsi_debug dev_size_mb="$1" delay=0 "${@:2}" && wait_for 30 scsi_name >/dev/null && scsi_name
 }
 scsi_name() { local b; for b in /sys/bus/pseudo/drivers/scsi_debug/adapter*/host*/target*/*/block/*; do [ -d "$b" ] && [ -b "/dev/${b##*/}" ] && echo "/dev/${b##*/}" && return; done; return 1; }
 

@@ -422,7 +422,7 @@ paths() {
 
 	must map_on m
 	takes $m/paths/p1/enable 1 1
-	wait_for 10 path_is p1 live || bad "the second path is $(<"$C/$m/paths/p1/state")"
+	wait_for 30 path_is p1 live || bad "the second path is $(<"$C/$m/paths/p1/state")"
 	is clients "$(<"$C/exports/e/clients")" 1
 	is reconnects "$(<"$C/$m/paths/p1/reconnects")" 0
 	no_error $m/paths/p1
@@ -438,7 +438,7 @@ paths() {
 	# It may have another address meanwhile. Where nobody listens it does not come up, and says
 	# why.
 	must settings "$C/$m/paths/a" "addr=$FARBLK_SERVER:9" enable=1
-	wait_for 10 path_is a waiting || bad "the path to nobody is $(<"$C/$m/paths/a/state")"
+	wait_for 30 path_is a waiting || bad "the path to nobody is $(<"$C/$m/paths/a/state")"
 	[[ $(<"$C/$m/paths/a/last_error") == "ECONNREFUSED "?* ]] || bad "last_error is '$(<"$C/$m/paths/a/last_error")'"
 	is state "$(<"$C/$m/state")" live
 	no_error $m

@@ -29,7 +29,7 @@ start() {
 }
 # untouched: they are as they were.
 untouched() {
-	is "the state of the map of others" "$(show "$C/maps/m/state")" live
+	wait_for 60 grep -qx live "$C/maps/m/state" || bad "the map of others is $(show "$C/maps/m/state")"
 	must direct_read "$MINE" /run/back count=1
 	must cmp /run/data /run/back
 	must unmap m

@@ -80,7 +80,7 @@ all_is_well() {
 no_rdma_device() {
 	local netdev
 	netdev=$(rxe_netdev)
-	at_exit "[ -e /sys/class/infiniband/rxe0 ] || rxe_add $netdev; wait_for 5 rxe_has_ipv4 rxe0"
+	at_exit "[ -e /sys/class/infiniband/rxe0 ] || rxe_add $netdev; wait_for 20 rxe_has_ipv4 rxe0"
 	must rdma link delete rxe0
 	is_cured rdma fail "no RDMA device"
 	is "what rxe0 lies on" "$(rxe_netdev)" "$netdev"

@@ -118,7 +118,7 @@ no_space() {
 	cmp /run/data /run/back || bad "what had space is not there"
 	# Discards make room; the pool gives it out after its next commit.
 	must blkdiscard -l 512K "$DEV"
-	wait_for 10 room || bad "no room after a discard"
+	wait_for 30 room || bad "no room after a discard"
 	! is_local || { must unmap m; return; }
 	is "state" "$(show "$C/maps/m/state")" live
 	must unmap m
@@ -164,7 +164,7 @@ lost_backing() {
 	! is_local || skip "a local disk has no server"
 	disk_of "port_add p \$FARBLK_SERVER && export_ram r 8M && map inner r no_path_timeout_ms=0 && echo \$DEV"
 	must direct_write /dev/zero "$DEV" count=1
-	must remote "store $C/exports/r/enable 0 && wait_for 10 grep -q failed $C/maps/inner/state"
+	must remote "store $C/exports/r/enable 0 && wait_for 30 grep -q failed $C/maps/inner/state"
 	ends "a read" EIO timeout -s KILL 60 dd if="$DEV" of=/dev/null iflag=direct bs=4k count=1 status=none
 	ends "a write" EIO timeout -s KILL 60 dd if=/dev/zero of="$DEV" oflag=direct conv=notrunc bs=4k count=1 status=none
 	is "state" "$(show "$C/maps/m/state")" live

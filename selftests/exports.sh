@@ -34,7 +34,7 @@ file_export() {
 	must blockdev --flushbufs "$dev"
 	is "what the file has" "$(remote "head -c 1M $file | sha256sum")" "$(sha256sum </run/data)"
 	there export resize vol --size 128M
-	wait_for 10 has_size "$dev" $((128 * mib)) || bad "after resize the disk has $(blockdev --getsize64 "$dev") bytes"
+	wait_for 30 has_size "$dev" $((128 * mib)) || bad "after resize the disk has $(blockdev --getsize64 "$dev") bytes"
 	is "exit code of making it smaller" "$(remote "$FARBLK export resize vol --size 1M 2>/dev/null; echo \$?")" 2
 	here unmap vol
 	there export rm vol
@@ -81,10 +81,10 @@ bad_devices() {
 
 # The hint of F0217 also works for an export that admits any host, which has no entry to remove.
 denied() {
-	two_paths --no-path-timeout forever --heartbeat 500ms
+	two_paths --no-path-timeout forever --heartbeat 5s
 	here path rm e 0
 	there port rm second
-	wait_for 10 list_has '.paths_live == 0' || bad "without its port: $("$FARBLK" -j list)"
+	wait_for 30 list_has '.paths_live == 0' || bad "without its port: $("$FARBLK" -j list)"
 	exits 4 "$FARBLK" map "$FARBLK_SERVER/e" --name other
 	grep -q F0217 /run/stderr || bad "away: $(cat /run/stderr)"
 	is "deny of a host that is away" "$(remote "$FARBLK export deny e $(show "$C/host_name") 2>/dev/null; echo \$?")" 4
@@ -92,7 +92,7 @@ denied() {
 	here map "$FARBLK_SERVER/e" --name other
 	must direct_read "$(cat /run/stdout)" /dev/null count=1
 	there port add --addr "$FARBLK_SERVER:7421" second
-	wait_for 10 list_has '.state == "evicted"' || bad "after it was denied: $("$FARBLK" -j list)"
+	wait_for 30 list_has '.state == "evicted"' || bad "after it was denied: $("$FARBLK" -j list)"
 	here unmap other
 	here unmap e
 }
@@ -111,7 +111,7 @@ denied_entry() {
 	there export deny e "$host" --force
 	is "what evict finds after deny" "$(remote "errno_of store $C/exports/e/evict $host")" ENOENT
 	is "deny of a host without an entry or a map" "$(remote "$FARBLK export deny e $host 2>/dev/null; echo \$?")" 3
-	wait_for 10 list_has '.state == "evicted"' || bad "after it was denied: $("$FARBLK" -j list)"
+	wait_for 30 list_has '.state == "evicted"' || bad "after it was denied: $("$FARBLK" -j list)"
 	exec 5<&-
 	here unmap e
 	# As if a call was killed after it had removed the entry.
@@ -141,7 +141,7 @@ export_switch() {
 	is "disable of an export in use" "$(remote "$FARBLK export disable e 2>/dev/null; echo \$?")" 4
 	is "evict of a host with a map" "$(remote "$FARBLK export evict e $host 2>/dev/null; echo \$?")" 4
 	there export evict e "$host" --force
-	wait_for 10 list_has '.state == "evicted"' || bad "after it was evicted: $("$FARBLK" -j list)"
+	wait_for 30 list_has '.state == "evicted"' || bad "after it was evicted: $("$FARBLK" -j list)"
 	here remap e --yes
 	here unmap e
 	is "evict of a host without a map" "$(remote "$FARBLK export evict e $host 2>/dev/null; echo \$?")" 3

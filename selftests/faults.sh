@@ -201,7 +201,7 @@ protected() {
 		sleep 3
 		note "$rate %: $(grep -h . "$C"/maps/m/{state,last_error} "$C"/maps/m/paths/a/last_error | tr '\n' ' ')"
 		faults_off
-		wait_for 5 is_listening || bad "the port does not come back: $(show "$C/ports/p/last_error")"
+		wait_for 20 is_listening || bad "the port does not come back: $(show "$C/ports/p/last_error")"
 		wait_for 30 is_live || die "the map does not come back: $(grep -h . "$C"/maps/m/{state,last_error})"
 		surely direct_read "$DEV" /run/back count=1
 		must cmp -n 1M /run/data /run/back
@@ -230,13 +230,15 @@ doomed_dd() {
 	if [ "$1" = - ]; then set -- "$@" if=/run/fifo iflag=fullblock "of=$2" oflag=direct; else set -- "$@" "if=$1" iflag=direct of=/run/fifo; fi
 	dd "${@:3}" bs=16k count=64 conv=notrunc 2>/run/dd.out &
 	pid=$!
-	sleep 0.5
+	# It waits for the other end of the pipe.
+	wait_for 30 dd_sleeps $pid
 	[ -z "$TASK" ] || store /proc/$pid/make-it-fail 1
 	if [ "$1" = - ]; then cat /run/data >/run/fifo; else cat /run/fifo >/run/back; fi 2>/dev/null
 	wait $pid || rc=$?
 	[ $rc = 0 ] || sed '/records/d; /bytes/d' /run/dd.out >&2
 	return $rc
 }
+dd_sleeps() { [[ $(<"/proc/$1/stat") == *"(dd) S "* ]]; }
 # holds COUNT: so many blocks of /run/back are what was written.
 holds() { cmp -n $(($1 * 16384)) /run/data /run/back || bad "acknowledged data is not there"; }
 

@@ -98,7 +98,7 @@ disabled_unflushed() {
 	[[ $(show "$C/maps/m/last_error") == "EIO "*lost* ]] || bad "last_error is '$(show "$C/maps/m/last_error")'"
 	exec 7<&-
 	ends "a flush after the last user closed the disk" OK sync "$DEV"
-	wait_for 10 tells_nothing || bad "last_error is still '$(show "$C/maps/m/last_error")'"
+	wait_for 30 tells_nothing || bad "last_error is still '$(show "$C/maps/m/last_error")'"
 	[ "$(remote "show $C/exports/e/instance")" != "$INSTANCE" ] || bad "the instance is the old one"
 	must unmap m
 }

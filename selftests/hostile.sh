@@ -49,13 +49,13 @@ hostile() {
 unharmed() {
 	local writes
 	writes=$(io "$DEV" writes)
-	wait_for 5 more_than "$writes" || bad "there is no I/O any more"
+	wait_for 20 more_than "$writes" || bad "there is no I/O any more"
 	kill -INT "$FIO" || bad "fio has ended"
 	wait "$FIO"
 	grep -q 'err= 0' /run/fio.out || bad "fio: $(grep -m 3 -E 'err|verify|fio:' /run/fio.out)"
 	is state "$(show "$C/maps/m/state")" live
 	no_error maps/m
-	wait_for 10 alone || bad "what the server still has:"$'\n'"$(remote "grep . $C/exports/*/clients; cat $D/server/connections")"
+	wait_for 30 alone || bad "what the server still has:"$'\n'"$(remote "grep . $C/exports/*/clients; cat $D/server/connections")"
 	must unmap m
 }
 more_than() { [ "$(io "$DEV" writes)" -gt "$1" ]; }

@@ -113,11 +113,11 @@ ipv6() {
 	must six add 2
 	must remote "$(declare -f six); six add 1"
 	must random /run/data 8
-	must remote "mkdir $C/ports/six && store $C/ports/six/addr [fd00:9::1]:7421 && wait_for 5 store $C/ports/six/enable 1"
+	must remote "mkdir $C/ports/six && store $C/ports/six/addr [fd00:9::1]:7421 && wait_for 30 store $C/ports/six/enable 1"
 	must serve e 8M
 	must map_make m e
 	must path m "addr=[fd00:9::1]:7421" source=fd00:9::2
-	wait_for 5 map_on m || die "no map over IPv6"
+	wait_for 30 map_on m || die "no map over IPv6"
 	is "the path" "$(show "$C/maps/m/paths/a/addr")" "[fd00:9::1]:7421"
 	must direct_write /run/data "$DEV"
 	must direct_read "$DEV" /run/back

@@ -32,7 +32,7 @@ server_restored() {
 	uuids=$(remote "cat $C/exports/{vol,other}/uuid $C/host_id" | xargs)
 	is "words of uuids" "$(wc -w <<<"$uuids")" 3
 	is "the result of diff" "$(remote "$FARBLK config diff; echo \$?")" 0
-	here map "$FARBLK_SERVER/vol" --no-path-timeout 60s --reconnect-max 1s
+	here map "$FARBLK_SERVER/vol" --no-path-timeout 60s --reconnect-max 1s --heartbeat 10s
 	dev=$(cat /run/stdout)
 	random /run/data 1
 	must direct_write /run/data "$dev"
@@ -73,12 +73,12 @@ planned_restart() {
 	must reload_random
 	sleep 9
 	there config restore
-	wait_for 10 live || bad "the map after an orderly stop: $("$FARBLK" -j list)"
-	must direct_read "$dev" /dev/null count=1
+	wait_for 30 live || bad "the map after an orderly stop: $("$FARBLK" -j list)"
+	must wait_for 30 direct_read "$dev" /dev/null count=1
 	must reload_random
 	sleep 9
 	there config restore
-	wait_for 10 list_has '.state == "evicted"' || bad "the map after a crash: $("$FARBLK" -j list)"
+	wait_for 30 list_has '.state == "evicted"' || bad "the map after a crash: $("$FARBLK" -j list)"
 	here unmap vol
 }
 
@@ -99,7 +99,7 @@ client_restored() {
 	NO_HOST_ID=1 must load_module
 	exits 1 "$FARBLK" config diff
 	grep -q "^- map m: in $ETC/client.d/m.toml:" /run/stdout || bad "diff: $(cat /run/stdout)"
-	within 5 here config restore --map m
+	within 10 here config restore --map m
 	is "what restore says" "$(xargs </run/stdout)" "map m restored"
 	is "the identity" "$(show "$C/host_id") $(show "$C/host_id_source")" "$id written"
 	is "the settings" "$(cd "$C/maps/m" && cat export access no_path_timeout_ms heartbeat_ms policy uuid paths/0/addr)" "$before"

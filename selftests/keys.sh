@@ -156,7 +156,7 @@ rotation() {
 	# The session that has proved the old one ends when that goes.
 	must entry key "$OTHER"
 	must entry key_next ""
-	must wait_for 10 live
+	must wait_for 30 live
 	must wait_for 20 busy "$(io "$DEV" writes)"
 	is "key of the host" "$(remote "show $C/exports/e/hosts/$HOST/key_id")" "$(id_of "$OTHER")"
 	# The key goes, and with it the session. The map keeps its place, and comes back with the
@@ -165,8 +165,8 @@ rotation() {
 	must entry key "$KEY"
 	is "clients" "$(clients)" 0
 	note "gone after $(($(now_ms) - since)) ms"
-	must wait_for 10 away
-	must wait_for 10 has_error "$NO_PROOF"
+	must wait_for 30 away
+	must wait_for 30 has_error "$NO_PROOF"
 	must entry key_next "$OTHER"
 	must wait_for 20 live
 	must wait_for 20 busy "$(io "$DEV" writes)"
@@ -184,9 +184,9 @@ first_key() {
 	must map_on m
 	must entry key "$KEY"
 	is "clients" "$(clients)" 0
-	must wait_for 10 has_error "$NO_KEY"
+	must wait_for 30 has_error "$NO_KEY"
 	with_key "$KEY"
-	must wait_for 10 live
+	must wait_for 30 live
 	# Who has proved the last key needs none any more, and goes on.
 	must entry key ""
 	is "clients" "$(clients)" 1
@@ -218,7 +218,7 @@ sealed() {
 	with_key ""
 	must map_io
 	must remote "store $C/ports/p/enable 0 && store $C/ports/p/enable 1"
-	must wait_for 10 has_error "$sealed"
+	must wait_for 30 has_error "$sealed"
 	with_key "$KEY"
 	must wait_for 20 live
 	must map_io
@@ -233,7 +233,7 @@ removed() {
 	must map_make m e
 	must map_on m
 	must remote "rmdir $C/exports/e/hosts/$HOST"
-	must wait_for 10 evicted
+	must wait_for 30 evicted
 	# An entry admits nobody before its access is written.
 	must remote "mkdir $C/exports/e/hosts/$HOST"
 	is "access" "$(remote "show $C/exports/e/hosts/$HOST/access")" none
@@ -246,7 +246,7 @@ removed() {
 	must map_on m
 	must entry access none
 	is "clients" "$(clients)" 0
-	must wait_for 10 evicted
+	must wait_for 30 evicted
 	must store "$C/maps/m/enable" 0
 }
 evicted() { [ "$(show "$C/maps/m/state")" = evicted ]; }
@@ -305,7 +305,7 @@ hostile() {
 	[ $rc != 4 ] || skip "user space has no RDMA"
 	[ $rc = 0 ] || bad "hostile_keys.py ends with $rc"
 	is "forgeries" "violations $(($(forgeries) - before))" "$(tail -n 1 /run/hostile.out)"
-	wait_for 10 nobody || bad "what the server still has: $(remote "grep . $C/exports/*/clients")"
+	wait_for 30 nobody || bad "what the server still has: $(remote "grep . $C/exports/*/clients")"
 }
 
 # A server in user space, which has a key or not, on this host.

@@ -32,7 +32,7 @@ many_times() {
 		[ $((i % IO_EACH)) != 0 ] || one_round
 		must rmmod farblk
 		[ ! -e "$C" ] || bad "$C is still there"
-		wait_for 5 nothing_left || die "round $i left: $(resources)"
+		wait_for 20 nothing_left || die "round $i left: $(resources)"
 		# The first rounds fill the kernel's own caches.
 		[ $i != 9 ] || { free=$(memory); slabs=$(slab); }
 	done
@@ -94,7 +94,7 @@ device_removed() {
 	must dd if=/dev/zero of=/dev/fbn bs=4k count=1 conv=notrunc status=none
 	store /sys/kernel/config/nullb/fbn/power 0 &
 	remover=$!
-	wait_for 5 grep -q error "$C/exports/e/state" || bad "the export's state is $(<"$C/exports/e/state")"
+	wait_for 30 grep -q error "$C/exports/e/state" || bad "the export's state is $(<"$C/exports/e/state")"
 	must store "$C/exports/e/enable" 0
 	# A compiler may make a jump of the last call: then its caller's code is not returned to,
 	# but nothing promises that.
@@ -127,12 +127,13 @@ linked() {
 	needs python3
 	needs_own_module nvmet
 	must mkdir -p $port
-	at_exit "rm -f /run/links; rmdir $port"
+	at_exit "rm -f /run/links /run/links.on; rmdir $port"
 	touch /run/links
 	python3 - /run/links $port/subsystems/link "$C" "$C/exports" "$C/maps" >/run/links.out <<-'END' &
 		import errno, os, sys
 		flag, link, *targets = sys.argv[1:]
 		seen = 0
+		open(flag + ".on", "w").close()
 		while os.path.exists(flag):
 		    for target in targets:
 		        try:
@@ -143,6 +144,7 @@ linked() {
 		print(seen)
 	END
 	pid=$!
+	wait_for 60 [ -e /run/links.on ] || die "it does not begin"
 	for i in {1..10}; do
 		must rmmod farblk
 		must load_module

@@ -118,7 +118,7 @@ elsewhere() {
 	must port_add other "$own"
 	must eval "$1"
 	must path_add m b "$own"
-	wait_for 10 path_says b "$2" || bad "no '$2': $(states)"
+	wait_for 30 path_says b "$2" || bad "no '$2': $(states)"
 	note "$(states)"
 	resumes 10
 	# Its later attempts do no harm either.

@@ -63,7 +63,7 @@ path_races() {
 		store "$C/maps/m/enable" 0
 	done 2>/dev/null
 	rm /run/path-races
-	wait_for 10 ended $pid || bad "a path's enable hangs"
+	wait_for 30 ended $pid || bad "a path's enable hangs"
 	must store "$C/maps/m/enable" 0
 	must store "$p/enable" 0
 	must rmdir "$p"

@@ -77,7 +77,7 @@ other_card() {
 	echo >$trace/trace
 	must store $trace/events/rdma_cma/cm_event_handler/enable 1
 	must remote "sysctl -qw net.ipv4.conf.\"\$(rxe_netdev)\".arp_notify=1; ip link set \"\$(rxe_netdev)\" address $new"
-	wait_for 10 grep -q UNREACHABLE $trace/trace || bad "the core has not noticed: $(ip neigh)"
+	wait_for 30 grep -q UNREACHABLE $trace/trace || bad "the core has not noticed: $(ip neigh)"
 	resumes "$AGAIN"
 	sleep 2
 	must remote "ip link set \"\$(rxe_netdev)\" address $old"
@@ -165,7 +165,7 @@ two_filesystems() {
 	printf 'label: gpt\nstart=2048,size=65536\nstart=67584,size=65536\n' | sfdisk -q "$DEV" >/run/sfdisk 2>&1 || die "sfdisk: $(cat /run/sfdisk)"
 	trap 'umount -q /run/mnt/1 /run/mnt/2 || true' EXIT
 	for n in 1 2; do
-		wait_for 5 test -b "$(part $n)" || die "no $(part $n)"
+		wait_for 20 test -b "$(part $n)" || die "no $(part $n)"
 		# Initialising a table later would flush it within 5 s, and the files with it.
 		must mkfs.ext4 -q -E lazy_itable_init=0 "$(part $n)"
 		mkdir -p /run/mnt/$n
@@ -244,7 +244,7 @@ removed_meanwhile() {
 	ends "enable=0 of an open disk" EBUSY store "$C/maps/m/enable" 0
 	within 15 must store "$C/maps/m/enable" force
 	touch /run/stamp.stop
-	wait_for 10 stamp_ended || bad "I/O hangs after force"
+	wait_for 30 stamp_ended || bad "I/O hangs after force"
 	unharmed
 	must net pass 0
 	must map_rm m
@@ -268,9 +268,9 @@ evicted() {
 	must net release 0 client server
 	must net pass 0
 	wait_for 40 map_is evicted || bad "not evicted: $(states)"
-	wait_for 5 dead_read || bad "an evicted map reads"
+	wait_for 20 dead_read || bad "an evicted map reads"
 	touch /run/stamp.stop
-	wait_for 10 stamp_ended || die "stamp does not end"
+	wait_for 30 stamp_ended || die "stamp does not end"
 	unharmed
 	must remote "$other; direct_read \$DEV /run/back count=$USED && cmp /run/new /run/back"
 	must remote "unmap m"
@@ -292,9 +292,9 @@ forgotten() {
 	must net pass 0
 	wait_for 40 map_is evicted || bad "not evicted: $(states)"
 	note "$(states)"
-	wait_for 5 dead_read || bad "an evicted map reads"
+	wait_for 20 dead_read || bad "an evicted map reads"
 	touch /run/stamp.stop
-	wait_for 10 stamp_ended || die "stamp does not end"
+	wait_for 30 stamp_ended || die "stamp does not end"
 	unharmed
 	must unmap m force
 }
@@ -314,7 +314,7 @@ planned() {
 	all_live_in "$AGAIN"
 	resumes "$AGAIN"
 	touch /run/stamp.stop
-	wait_for 10 stamp_ended || die "stamp does not end"
+	wait_for 30 stamp_ended || die "stamp does not end"
 	unharmed
 	must unmap m
 }

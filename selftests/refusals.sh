@@ -9,7 +9,8 @@ not_mapped() {
 	refused "$2" "$m/enable" 1 "$3"
 	ms=$(((${EPOCHREALTIME/./} - start) / 1000))
 	note "$ms ms: $(show "$m/last_error")"
-	[ $ms -le 5500 ] || bad "it took $ms ms, more than 5 s"
+	# The attempt has 4 s; the rest is for a machine that stands still.
+	[ $ms -le 9500 ] || bad "it took $ms ms"
 	is "enable of $1" "$(show "$m/enable")" 0
 	is "device of $1" "$(show "$m/device")" ""
 	[[ $(show "$m/state") =~ ^(disabled|failed|stale)$ ]] || bad "state of $1 is '$(show "$m/state")'"
@@ -141,20 +142,20 @@ demoted() {
 	must remote "store $h/access ro"
 	case $1 in
 	ram)
-		wait_for 10 says_why || bad "last_error of the path is '$(show "$m/paths/a/last_error")'"
+		wait_for 30 says_why || bad "last_error of the path is '$(show "$m/paths/a/last_error")'"
 		is "state of m" "$(show "$m/state")" reconnecting
 		;;
 	block)
-		wait_for 10 disk_is ro || bad "the disk can be written: $(show "$m/state"), $(show "$m/paths/a/last_error")"
-		wait_for 10 map_state live || bad "m is $(show "$m/state"): $(show "$m/paths/a/last_error")"
+		wait_for 30 disk_is ro || bad "the disk can be written: $(show "$m/state"), $(show "$m/paths/a/last_error")"
+		wait_for 30 map_state live || bad "m is $(show "$m/state"): $(show "$m/paths/a/last_error")"
 		must direct_read "$DEV" /run/back count=8
 		must cmp /run/new /run/back
 		! direct_write /run/new "$DEV" 2>/dev/null || bad "the disk is written"
 		;;
 	esac
 	must remote "store $h/access rw"
-	wait_for 10 map_state live || bad "m is $(show "$m/state"): $(show "$m/paths/a/last_error")"
-	wait_for 10 disk_is rw || bad "the disk is read-only"
+	wait_for 30 map_state live || bad "m is $(show "$m/state"): $(show "$m/paths/a/last_error")"
+	wait_for 30 disk_is rw || bad "the disk is read-only"
 	must direct_write /run/new "$DEV"
 	no_error maps/m/paths/a
 	must unmap m
@@ -190,10 +191,12 @@ other_instance() {
 	must map_make m e expect_instance=12345678-9abc-4def-8123-456789abcdef
 	not_mapped m ESTALE "12345678|instance"
 	# The map had logged in. It leaves, so that another one gets its place at once.
-	is clients_away "$(remote "show $C/exports/e/clients_away")" 0
+	wait_for 30 none_away || bad "$(remote "show $C/exports/e/clients_away") are away"
 	must store "$C/maps/m/expect_instance" "$(remote "show $C/exports/e/instance")"
 	then_mapped m
 }
+
+none_away() { [ "$(remote "show $C/exports/e/clients_away")" = 0 ]; }
 
 # The name of the exported device leads to another one by now: a map that used the first one does
 # not go on with it. It says so, and what it finds when it is enabled anew is what there is.
@@ -250,7 +253,7 @@ scsi_again() {
 	local host
 	host=$(readlink -f "/sys/class/block/$1/device")
 	host=${host%/target*} host=${host##*/}
-	store "/sys/class/block/$1/device/delete" 1 && store "/sys/class/scsi_host/$host/scan" "- - -" && wait_for 10 scsi_name >/dev/null
+	store "/sys/class/block/$1/device/delete" 1 && store "/sys/class/scsi_host/$host/scan" "- - -" && wait_for 30 scsi_name >/dev/null
 }
 # goes_on: map m is live, and a read works.
 goes_on() {
@@ -319,7 +322,7 @@ no_answer() {
 	must power server stop
 	not_mapped m ETIMEDOUT "$FARBLK_SERVER"
 	must power server cont
-	wait_for 5 then_mapped_quietly || die "not mapped after the server went on: $(show "$C/maps/m/last_error")"
+	wait_for 30 then_mapped_quietly || die "not mapped after the server went on: $(show "$C/maps/m/last_error")"
 	must unmap m
 }
 then_mapped_quietly() { store "$C/maps/m/enable" 1; }
@@ -330,9 +333,9 @@ discover() {
 	must mkdir "$d"
 	refused EINVAL "$d/enable" 1 addr
 	must store "$d/addr" "$FARBLK_SERVER"
-	within 5 refused ECONNREFUSED "$d/enable" 1 "$FARBLK_SERVER"
+	within 10 refused ECONNREFUSED "$d/enable" 1 "$FARBLK_SERVER"
 	must store "$d/addr" 203.0.113.1
-	within 5 refused "ENETUNREACH|EHOSTUNREACH" "$d/enable" 1 203.0.113.1
+	within 10 refused "ENETUNREACH|EHOSTUNREACH" "$d/enable" 1 203.0.113.1
 	must serve e 8M allow_any_host=0
 	must store "$d/addr" "$FARBLK_SERVER"
 	must store "$d/enable" 1

@@ -107,7 +107,7 @@ registrations() {
 	must there "nvmet_on $FARBLK_SERVER"
 	at_exit 'nvme disconnect -n rxe >/dev/null 2>&1'
 	must nvme connect -t rdma -a "$FARBLK_SERVER" -s 4420 -n rxe -i 1 -Q 32 -k 60 -c 1 >/dev/null
-	wait_for 10 [ -b /dev/nvme0n1 ] || die "there is no disk"
+	wait_for 30 [ -b /dev/nvme0n1 ] || die "there is no disk"
 	before=$(losses)
 	at_exit 'there lossless'
 	there 'lossy 100' || skip "the server's kernel cannot lose packets by count"

@@ -14,13 +14,13 @@ insert() {
 remove() {
 	[ -d "/sys/module/$1" ] || return 0
 	rmmod "$1" >/run/rmmod.out 2>&1 3>&- 4>&- &
-	wait_for 30 [ ! -d "/sys/module/$1" ] || { bad "rmmod $1: $(cat /run/rmmod.out)"; return 1; }
+	wait_for 60 ended $! && [ ! -d "/sys/module/$1" ] || { bad "rmmod $1: $(cat /run/rmmod.out)"; return 1; }
 }
 # says NAME REGEX: the kernel's log has such a line of that sample, in this boot. there NAME REGEX:
 # that of the server has.
-says() { wait_for 10 said "$1" "$2" || bad "$1 did not say '$2', but: $(dmesg | grep -F "$1: " | tail -n 5)"; }
+says() { wait_for 30 said "$1" "$2" || bad "$1 did not say '$2', but: $(dmesg | grep -F "$1: " | tail -n 5)"; }
 said() { dmesg | grep -qE "$1: $2\$"; }
-there() { wait_for 10 remote "dmesg | grep -qE '$1: $2\$'" || bad "the server's $1 did not say '$2', but: $(remote "dmesg | grep -F '$1: ' | tail -n 5")"; }
+there() { wait_for 30 remote "dmesg | grep -qE '$1: $2\$'" || bad "the server's $1 did not say '$2', but: $(remote "dmesg | grep -F '$1: ' | tail -n 5")"; }
 
 # sample NAME CLIENT-SAYS SERVER-SAYS [PARAMETER=VALUE]...: one run of it; the parameters are the
 # client's. What the server says when it is unloaded is looked for after that.
@@ -86,7 +86,7 @@ device_removed() {
 	address=$(ip -4 -o addr show dev "$dev" | awk '{sub("/.*", "", $4); print $4; exit}')
 	must insert rdma_srq "listen=$address:$PORT" "connect=$address:$PORT"
 	must insert rdma_pingpong_ud "listen=$address:$PORT" "connect=$address:$PORT"
-	must within 10 rdma link delete rxe0
+	must within 30 rdma link delete rxe0
 	must remove rdma_srq
 	must remove rdma_pingpong_ud
 	must rxe_add "$dev"

@@ -12,7 +12,7 @@ sealed() {
 	back "null_disk fbs $2 blocksize=512 discard=1"
 	must serve_block e "$BACK" allow_any_host=0 "protection=$1"
 	must admit e "$(show "$C/host_name")" "$key"
-	must map m e "protection=$1" "key=$key" "${@:3}"
+	must map m e heartbeat_ms=10000 "protection=$1" "key=$key" "${@:3}"
 }
 
 # unsealed [RECONNECTS]: takes it away again; nothing was forged.
@@ -103,14 +103,14 @@ hostile_start() {
 	must admit none other "$OTHER"
 	must admit seal bare
 	must admit seal "$(show "$C/host_name")" "$OWN"
-	must map m seal queues=2 protection=seal "key=$OWN"
+	must map m seal queues=2 heartbeat_ms=10000 protection=seal "key=$OWN"
 	load
 }
 
 # load: verified I/O on DEV from now on, in its first 16 MiB.
 load() {
 	fio --name=load --filename="$DEV" --direct=1 --ioengine=libaio --rw=randwrite --bsrange=4k-64k --size=16m --iodepth=4 --rate_iops=50 --time_based \
-		--runtime=3600 --verify=crc32c --verify_fatal=1 --verify_backlog=16 --max_latency=$((10 * ${FARBLK_PATIENCE:-1}))s >/run/fio.out 2>&1 &
+		--runtime=3600 --verify=crc32c --verify_fatal=1 --verify_backlog=16 --max_latency=$((30 * ${FARBLK_PATIENCE:-1}))s >/run/fio.out 2>&1 &
 	FIO=$!
 	at_exit "kill $FIO 2>/dev/null"
 	wait_for 30 more_than 0 || die "fio does nothing: $(tail -n 3 /run/fio.out)"
@@ -142,14 +142,14 @@ hostile() {
 unharmed() {
 	local writes
 	writes=$(io "$DEV" writes)
-	wait_for 5 more_than "$writes" || bad "there is no I/O any more"
+	wait_for 20 more_than "$writes" || bad "there is no I/O any more"
 	kill -INT "$FIO" || bad "fio has ended"
 	wait "$FIO"
 	grep -q 'err= 0' /run/fio.out || bad "fio: $(grep -m 3 -E 'err|verify|fio:' /run/fio.out)"
 	is state "$(show "$C/maps/m/state")" live
 	is reconnects "$(show "$C/maps/m/paths/a/reconnects")" 0
 	no_error maps/m
-	wait_for 10 alone || bad "what the server still has:"$'\n'"$(remote "grep . $C/exports/*/clients; cat $D/server/connections")"
+	wait_for 30 alone || bad "what the server still has:"$'\n'"$(remote "grep . $C/exports/*/clients; cat $D/server/connections")"
 	must unmap m
 }
 alone() { remote "awk '{n += \$1} END {exit n != 1}' $C/exports/*/clients && ! grep -q 'host hostile' $D/server/connections"; }
@@ -202,7 +202,7 @@ on_wire() {
 	python3 "$HERE/wire.py" "$(rxe_netdev)" $TEXT /run/wire.stop >/run/wire.out &
 	seen=$!
 	at_exit "touch /run/wire.stop"
-	must wait_for 10 grep -q ready /run/wire.out
+	must wait_for 30 grep -q ready /run/wire.out
 	must mkfs.ext4 -q "$DEV"
 	mkdir -p /run/mnt
 	must mount "$DEV" /run/mnt

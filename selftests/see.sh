@@ -35,14 +35,14 @@ stats_add_up() {
 	began=$(now_ms)
 	"$FARBLK" -j stats m 200ms >/run/intervals 2>/run/stderr &
 	pid=$!
-	wait_for 5 test -s /run/intervals || die "stats prints nothing: $(cat /run/stderr)"
+	wait_for 20 test -s /run/intervals || die "stats prints nothing: $(cat /run/stderr)"
 	first=$(now_ms)
 	must reads 500
 	must writes 70
 	last=$(now_ms)
 	# An interval that begins after the I/O adds nothing any more.
 	sleep 0.5
-	wait_for 10 intervals_show "500 70" || bad "reads and writes of all intervals are not 500 and 70: $(cat /run/intervals)"
+	wait_for 30 intervals_show "500 70" || bad "reads and writes of all intervals are not 500 and 70: $(cat /run/intervals)"
 	kill $pid
 	wait $pid
 	is "exit code of stats" $? 143
@@ -111,7 +111,7 @@ metrics() {
 	at_exit "rm -rf /run/textfile"
 	(for ((i = 0; i < 20; i++)); do "$FARBLK" -q metrics --file /run/textfile/farblk.prom || exit; done) &
 	n=0 last=
-	wait_for 10 test -e /run/textfile/farblk.prom || bad "no file"
+	wait_for 30 test -e /run/textfile/farblk.prom || bad "no file"
 	while ! ended $!; do
 		last=$(tail -n 1 /run/textfile/farblk.prom)
 		[ "$last" = "# EOF" ] || bad "the file ends with '$last'"
@@ -147,7 +147,7 @@ top_terminal() {
 		    os.execvp(sys.argv[1], [sys.argv[1], "top", "-d", "200ms"])
 		termios.tcsetwinsize(fd, (24, 160))
 		before, text, keys = termios.tcgetattr(fd), b"", [b"s", b"h", b"q"]
-		end, next_key = time.monotonic() + 30, time.monotonic() + 2
+		end, next_key = time.monotonic() + 60, time.monotonic() + 2
 		while time.monotonic() < end:
 		    if select.select([fd], [], [], 0.1)[0]:
 		        try:
@@ -155,9 +155,11 @@ top_terminal() {
 		        except OSError:
 		            break
 		        text += data
-		    if keys and time.monotonic() > next_key:
+		    if keys and b"live" in text and time.monotonic() > next_key:
 		        os.write(fd, keys.pop(0))
 		        next_key = time.monotonic() + 1
+		else:
+		    os.kill(pid, 9)
 		status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 		sys.stdout.buffer.write(text)
 		sys.exit(status if termios.tcgetattr(fd)[3] == before[3] else 99)
@@ -176,9 +178,9 @@ events() {
 	"$FARBLK" -j events >/run/events 2>/run/stderr &
 	pid=$!
 	at_exit "kill $pid 2>/dev/null"
-	wait_for 5 grep -q '"kind":"map".*"from":null,"to":"live"' /run/events || bad "the first state: $(cat /run/events)"
+	wait_for 20 grep -q '"kind":"map".*"from":null,"to":"live"' /run/events || bad "the first state: $(cat /run/events)"
 	must remote "store $C/ports/p/enable 0"
-	wait_for 10 grep -q '"kind":"map".*"from":"live","to":"reconnecting"' /run/events || bad "nothing is lost: $(cat /run/events)"
+	wait_for 30 grep -q '"kind":"map".*"from":"live","to":"reconnecting"' /run/events || bad "nothing is lost: $(cat /run/events)"
 	here -j list
 	[ "$(json '.maps[0].gives_up_ms')" -le 60000 ] || bad "it gives up later than no_path_timeout_ms"
 	here list

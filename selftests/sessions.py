@@ -59,6 +59,17 @@ def soon(condition, why, seconds=SOON):
         time.sleep(0.05)
 
 
+def with_device(count):
+    """So many commands are with the device of export "slow"."""
+    most = 0
+    end = time.monotonic() + SOON
+    while most < count:
+        most = max(most, sum(map(int, show("/sys/class/block/fbslow/inflight").split())))
+        if time.monotonic() > end:
+            raise Failed(f"{most} commands get to the device, not {count}")
+        time.sleep(0.05)
+
+
 class Map:
     """A map: what all its logins have in common."""
 
@@ -169,7 +180,7 @@ def epoch_after_io():
     io = first.io()
     start = time.monotonic()
     io.send(inline_write(b"1" * 4096, offset=0))
-    time.sleep(0.05)
+    with_device(1)
     second = m.path(epoch=2)
     if time.monotonic() - start < SLOW:
         raise Failed("it is let in before")
@@ -204,8 +215,7 @@ def fence_waits():
     start = time.monotonic()
     for tag in range(8):
         old.send(inline_write(b"1" * 4096, offset=0, tag=tag))
-    # They are with the device.
-    time.sleep(0.05)
+    with_device(1)
     fence(other, 0, 1)
     alive(other)
     if time.monotonic() - start > SLOW:
@@ -714,8 +724,8 @@ def silence_is_capped():
     store(CONFIG + "many/enable", "0")
     store(CONFIG + "many/lease_max_ms", "10000")
     store(CONFIG + "many/enable", "1")
-    sessions = [Map(b"many", heartbeat_ms=ms).path() for ms in (0, FOR_EVER)]
     start = time.monotonic()
+    sessions = [Map(b"many", heartbeat_ms=ms).path() for ms in (0, FOR_EVER)]
     for session in sessions:
         session.control.must_end(seconds=14 + SOON)
         if time.monotonic() - start < 10:
@@ -729,8 +739,8 @@ def silence_is_capped():
 def silence():
     before = counter("heartbeats_missed")
     silent, lively, mute = (Map(b"many", heartbeat_ms=ms).path() for ms in (1000, 1000, 0))
-    io = silent.io()
     start = time.monotonic()
+    io = silent.io()
     while not silent.control.ended:
         silent.control.look()
         alive(lively)
@@ -752,11 +762,11 @@ def silence():
 def drain():
     session = Map(b"slow").path()
     ios = [session.io(queue) for queue in range(2)]
+    start = time.monotonic()
     for io in ios:
         for tag in range(io.credit):
             io.send(inline_write(b"d" * 512, offset=512 * tag, tag=tag))
-    time.sleep(0.05)
-    start = time.monotonic()
+    with_device(sum(io.credit for io in ios))
     off = threading.Thread(target=store, args=(CONFIG + "slow/enable", "0"))
     off.start()
     time.sleep(0.05)
@@ -772,7 +782,7 @@ def drain():
                 io.send(inline_write(b"x" * 512, offset=512 * tag, tag=tag))
         tag = tag + 1 if tag < 15 else 8
         time.sleep(0.01)
-        if time.monotonic() - start > SOON:
+        if time.monotonic() - start > SLOW + SOON:
             raise Failed("the connections go on")
     off.join(SOON)
     expect("whether the export is still being disabled", off.is_alive(), False)

@@ -5,7 +5,7 @@
 . "$(dirname "$0")/lib.sh"
 unset FARBLK_AGENT FARBLK_REMOTE FARBLK_SERVER
 # Of the slow device: long enough for a slow machine to do something meanwhile.
-SLOW_MS=$((1000 * ${FARBLK_PATIENCE:-1}))
+SLOW_MS=5000
 export SLOW_MS
 
 # start: the exports that the cases use.
@@ -35,6 +35,8 @@ admit() { mkdir "$C/exports/$1/hosts/$2" && store "$C/exports/$1/hosts/$2/access
 export_of() { back "null_disk fb$1 32 blocksize=512"; must serve_block "$1" "$BACK" "${@:2}"; }
 slow_export() {
 	back "null_disk fb$1 32 blocksize=512 irqmode=2 completion_nsec=$((SLOW_MS * 1000000))"
+	# Each command is a request of its own.
+	must store "/sys/class/block/fb$1/queue/nomerges" 2
 	must serve_block "$1" "$BACK"
 }
 
@@ -45,7 +47,7 @@ sessions() {
 	rc=${PIPESTATUS[0]}
 	[ $rc != 4 ] || skip "user space has no RDMA"
 	[ $rc = 0 ] || bad "sessions.py $1 ends with $rc"
-	wait_for 10 nobody || bad "what the server still has:"$'\n'"$(grep . "$C"/exports/*/clients "$D/server/connections")"
+	wait_for 30 nobody || bad "what the server still has:"$'\n'"$(grep . "$C"/exports/*/clients "$D/server/connections")"
 }
 nobody() { awk '{n += $1} END {exit n != 0}' "$C"/exports/*/clients && [ ! -s "$D/server/connections" ]; }
 
@@ -64,13 +66,13 @@ port() {
 	must serve e 8M
 	dev=$(rxe_netdev)
 	must rdma link delete rxe0
-	wait_for 5 state_is error || bad "the port's state is '$(show "$C/ports/p/state")'"
+	wait_for 30 state_is error || bad "the port's state is '$(show "$C/ports/p/state")'"
 	is "its device" "$(show "$C/ports/p/device")" ""
 	[[ $(show "$C/ports/p/last_error") == "ENODEV "*"$FARBLK_SERVER"* ]] || bad "its last_error is '$(show "$C/ports/p/last_error")'"
 	sleep 3
 	is "its state after 3 s" "$(show "$C/ports/p/state")" error
 	must rxe_add "$dev"
-	wait_for 5 state_is listening || bad "the port's state is '$(show "$C/ports/p/state")'"
+	wait_for 30 state_is listening || bad "the port's state is '$(show "$C/ports/p/state")'"
 	no_error ports/p
 	is "its device" "$(show "$C/ports/p/device")" rxe0
 	must map m e
@@ -78,7 +80,7 @@ port() {
 	must unmap m
 	# It can be disabled while it tries.
 	must rdma link delete rxe0
-	wait_for 5 state_is error || bad "the port's state is '$(show "$C/ports/p/state")'"
+	wait_for 30 state_is error || bad "the port's state is '$(show "$C/ports/p/state")'"
 	within 5 must store "$C/ports/p/enable" 0
 	must rmdir "$C/ports/p"
 	must rxe_add "$dev"

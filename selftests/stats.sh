@@ -60,7 +60,7 @@ reads() { dd if="$DEV" of=/dev/null iflag=direct bs="$2K" count="$1" skip="${3:-
 writes() { dd if=/dev/zero of="$DEV" oflag=direct conv=notrunc bs="$2K" count="$1" status=none; }
 syncs() { local i; for ((i = 0; i < $1; i++)); do sync "$DEV" || return; done; }
 
-cached_disk() { disk_of "null_disk fbn 64 cache_size=1 discard=1" "$@"; }
+cached_disk() { disk_of "null_disk fbn 64 cache_size=1 discard=1" heartbeat_ms=10000 "$@"; }
 
 block() {
 	local done="reads 150 writes 70 flushes 5 discards 3 read_bytes $((150 * 4096)) write_bytes $((70 * 131072)) errors 0 in_flight 0"
@@ -112,7 +112,7 @@ reconnect() {
 	begin
 	must reads 30 4
 	must remote "store $port/enable 0"
-	wait_for 10 map_is reconnecting || bad "the map does not notice"
+	wait_for 30 map_is reconnecting || bad "the map does not notice"
 	must remote "store $port/enable 1"
 	wait_for 20 map_is live || bad "the map does not come back"
 	must reads 12 4
@@ -135,8 +135,8 @@ buckets() {
 		now $side reads 25 writes 15
 		is "reads of the $side that took less than 16 ms" "$(counted read 0 14)" 0
 		is "writes of the $side that took less than 16 ms" "$(counted write 0 14)" 0
-		[ "$(counted read 15 16)" -ge 20 ] || bad "reads of the $side: $(grep ^read <<<"$LATENCY")"
-		[ "$(counted write 15 16)" -ge 12 ] || bad "writes of the $side: $(grep ^write <<<"$LATENCY")"
+		[ "$(counted read 15 20)" -ge 20 ] || bad "reads of the $side: $(grep ^read <<<"$LATENCY")"
+		[ "$(counted write 15 20)" -ge 12 ] || bad "writes of the $side: $(grep ^write <<<"$LATENCY")"
 	done
 	note "$(grep -v flush <<<"$LATENCY")"
 	must unmap m
@@ -154,12 +154,12 @@ in_flight() {
 		reads 1 4 $((i * 100)) &
 		pids+=($!)
 	done
-	wait_for 5 have_in_flight map 3 || bad "in_flight of the map is $(value in_flight)"
-	wait_for 5 have_in_flight export 3 || bad "in_flight of the export is $(value in_flight)"
+	wait_for 20 have_in_flight map 3 || bad "in_flight of the map is $(value in_flight)"
+	wait_for 20 have_in_flight export 3 || bad "in_flight of the export is $(value in_flight)"
 	must remote "dmsetup resume farblk-hang"
 	wait "${pids[@]}"
-	wait_for 5 have_in_flight map 0 || bad "in_flight of the map is $(value in_flight) at the end"
-	wait_for 5 have_in_flight export 0 || bad "in_flight of the export is $(value in_flight) at the end"
+	wait_for 20 have_in_flight map 0 || bad "in_flight of the map is $(value in_flight) at the end"
+	wait_for 20 have_in_flight export 0 || bad "in_flight of the export is $(value in_flight) at the end"
 	must unmap m
 }
 have_in_flight() { take "$1"; [ "$(value in_flight)" = "$2" ]; }
@@ -204,7 +204,7 @@ print("listening", file=out)
 while True:
 	print(s.recv(65536).replace(b"\0", b" ").decode(errors="replace"), file=out)' "$1" &
 	at_exit "kill $!"
-	wait_for 10 grep -q listening "$1" || die "nobody listens to uevents"
+	wait_for 30 grep -q listening "$1" || die "nobody listens to uevents"
 }
 
 # The disk tells the UUID of the export, the same whenever it is mapped.
@@ -217,7 +217,7 @@ identity() {
 	must map m e
 	wwid=$(show "/sys/block/${DEV##*/}/wwid")
 	is wwid "$wwid" "uuid.$uuid"
-	wait_for 5 grep -q " FARBLK_STATE=live " $events || bad "no uevent says that the map is live"
+	wait_for 20 grep -q " FARBLK_STATE=live " $events || bad "no uevent says that the map is live"
 	grep " FARBLK_STATE=live " $events >/run/farblk-live
 	grep -q "^change@.* FARBLK_MAP=m " /run/farblk-live || bad "no name: $(cat /run/farblk-live)"
 	grep -q " FARBLK_UUID=$uuid " /run/farblk-live || bad "no UUID: $(cat /run/farblk-live)"
@@ -230,7 +230,7 @@ identity() {
 	must unmap n
 	: >$events
 	must map n e
-	wait_for 5 grep -q "^add@.*/${DEV##*/}p1 " $events || bad "no uevent says that there is a partition"
+	wait_for 20 grep -q "^add@.*/${DEV##*/}p1 " $events || bad "no uevent says that there is a partition"
 	is "uevents" "$(awk '/^add@.*farblk[0-9]+ / { print "disk" } / FARBLK_STATE=live / { print "live" }
 		/^add@.*farblk[0-9]+p1 / { print "partition" }' $events | xargs)" "disk live partition"
 	must unmap n
@@ -270,7 +270,7 @@ tracepoints() {
 	[ "$(traced "farblk_post: dev=${dev/:/,} .* path=[0-7]$")" -ge 8 ] || bad "not every request was posted"
 	is "the first sector" "$(grep -m 1 -o 'sector=[0-9]*' $TRACING/trace)" sector=64
 	must remote "store $C/ports/p/enable 0"
-	wait_for 10 map_is reconnecting || bad "the map does not notice"
+	wait_for 30 map_is reconnecting || bad "the map does not notice"
 	must remote "store $C/ports/p/enable 1"
 	wait_for 20 map_is live || bad "the map does not come back"
 	for name in hold flow; do
@@ -290,7 +290,7 @@ fence() {
 	back "null_disk fbn 64 cache_size=1 discard=1"
 	must serve_block e "$BACK"
 	must remote "mkdir $C/ports/q && settings $C/ports/q addr=$FARBLK_SERVER:7421 enable=1"
-	must map_make m e policy=round-robin
+	must map_make m e policy=round-robin heartbeat_ms=10000
 	must path_add m b "$FARBLK_SERVER:7421"
 	must map_on m
 	wait_for 20 path_is b live || bad "the second path is not up"
@@ -298,9 +298,9 @@ fence() {
 	begin
 	must reads 10 4
 	must remote "store $C/ports/q/enable 0"
-	wait_for 10 path_lost b || bad "the second path is still up"
+	wait_for 30 path_lost b || bad "the second path is still up"
 	must reads 10 4
-	wait_for 10 traced 'farblk_fence: map=m via=[0-7] path=[0-7] epoch=[0-9]+ error=0$' >/dev/null ||
+	wait_for 30 traced 'farblk_fence: map=m via=[0-7] path=[0-7] epoch=[0-9]+ error=0$' >/dev/null ||
 		bad "no fence was asked for: $(tail -n 20 $TRACING/trace)"
 	now map reads 20 errors 0 failovers 1
 	now export reads 20

@@ -121,8 +121,8 @@ lasting_identity() {
 }
 
 paths() {
-	two_paths --no-path-timeout forever --heartbeat 500ms --policy round-robin
-	is "the settings" "$(cat "$C"/maps/e/{no_path_timeout_ms,heartbeat_ms,reconnect_max_ms,policy} | xargs)" "-1 500 1000 round-robin"
+	two_paths --no-path-timeout forever --heartbeat 5s --policy round-robin
+	is "the settings" "$(cat "$C"/maps/e/{no_path_timeout_ms,heartbeat_ms,reconnect_max_ms,policy} | xargs)" "-1 5000 1000 round-robin"
 	here path add e "$FARBLK_SERVER:7421"
 	here map "$FARBLK_SERVER/e"
 	is "the device of a second map" "$(cat /run/stdout)" "$DEV"
@@ -131,7 +131,7 @@ paths() {
 	random /run/data 4
 	must direct_write /run/data "$DEV"
 	there port rm second
-	wait_for 10 list_has '.state == "live" and .paths_live == 1 and .paths[1].state == "waiting" and .paths[1].next_try_ms != null' ||
+	wait_for 30 list_has '.state == "live" and .paths_live == 1 and .paths[1].state == "waiting" and .paths[1].next_try_ms != null' ||
 		bad "without its second port: $("$FARBLK" -j list)"
 	must direct_read "$DEV" /run/back count=4
 	must cmp /run/data /run/back
@@ -142,7 +142,7 @@ paths() {
 	here path add e "$FARBLK_SERVER:7421"
 	grep -q "warning: path 1 is not up, and the kernel tries again: " /run/stderr || bad "path add: $(cat /run/stderr)"
 	there port add --addr "$FARBLK_SERVER:7421" second
-	wait_for 10 list_has '.paths_live == 2 and .paths[1].reconnects == 1 and .reconnects == 1' || bad "with its second port again: $("$FARBLK" -j list)"
+	wait_for 30 list_has '.paths_live == 2 and .paths[1].reconnects == 1 and .reconnects == 1' || bad "with its second port again: $("$FARBLK" -j list)"
 	here path reconnect e 1
 	grep -q "^map e: path 1 reconnected: .*, live" /run/stdout || bad "path reconnect: $(cat /run/stdout /run/stderr)"
 	here path rm e 0
@@ -160,24 +160,24 @@ paths() {
 
 # No path is up: list says so at once, and what to do; the map comes back by itself.
 no_path() {
-	two_paths --no-path-timeout 8s
+	two_paths --no-path-timeout 15s
 	there port rm first
 	there port rm second
-	wait_for 10 list_has '.state == "reconnecting" and .paths_live == 0' || bad "without ports: $("$FARBLK" -j list)"
-	within 3 exits 5 "$FARBLK" map "$FARBLK_SERVER/e"
+	wait_for 30 list_has '.state == "reconnecting" and .paths_live == 0' || bad "without ports: $("$FARBLK" -j list)"
+	within 5 exits 5 "$FARBLK" map "$FARBLK_SERVER/e"
 	grep -q F0216 /run/stderr || bad "map: $(cat /run/stderr)"
 	is "rm of an export that is waited for" "$(remote "$FARBLK export rm e 2>/dev/null; echo \$?")" 4
-	wait_for 20 list_has '.state == "failed"' || bad "after 8 s: $("$FARBLK" -j list)"
-	within 3 here list
+	wait_for 30 list_has '.state == "failed"' || bad "after 15 s: $("$FARBLK" -j list)"
+	within 5 here list
 	grep -q "^e .* failed  *0/2 " /run/stdout || bad "list: $(cat /run/stdout)"
-	grep -q "hint: # no path for 8 s (no_path_timeout): I/O fails until one is back" /run/stdout || bad "list: $(cat /run/stdout)"
+	grep -q "hint: # no path for 15 s (no_path_timeout): I/O fails until one is back" /run/stdout || bad "list: $(cat /run/stdout)"
 	exits 5 "$FARBLK" remap e --yes
 	there port add --addr "$FARBLK_SERVER" first
 	within 20 here map "$FARBLK_SERVER/e" --wait 15s
 	is "the device" "$(cat /run/stdout)" "$DEV"
 	must direct_read "$DEV" /dev/null count=1
 	there port rm first
-	wait_for 10 list_has '.state == "reconnecting"' || bad "without ports again: $("$FARBLK" -j list)"
+	wait_for 30 list_has '.state == "reconnecting"' || bad "without ports again: $("$FARBLK" -j list)"
 	within 20 here unmap e
 }
 
@@ -190,7 +190,7 @@ new_contents() {
 	random /run/data 1
 	must direct_write /run/data "$dev"
 	must remote "store $C/exports/e/enable 0 && store $C/exports/e/enable 1"
-	wait_for 10 list_has '.state == "stale" and .last_error.code == "F0301"' || bad "after the export was made anew: $("$FARBLK" -j list)"
+	wait_for 30 list_has '.state == "stale" and .last_error.code == "F0301"' || bad "after the export was made anew: $("$FARBLK" -j list)"
 	exits 9 "$FARBLK" map "$FARBLK_SERVER/e"
 	exits 2 "$FARBLK" remap e </dev/null
 	grep -q GONE /run/stderr || bad "remap: $(cat /run/stderr)"
@@ -208,18 +208,18 @@ new_contents() {
 
 # An export that one map at a time may have, and a map that is away.
 away() {
-	two_paths --no-path-timeout 1s --heartbeat 500ms
+	two_paths --no-path-timeout 1s --heartbeat 2s
 	here path rm e 0
 	exits 4 "$FARBLK" map "$FARBLK_SERVER/e" --name other
 	grep -q F0209 /run/stderr || bad "in use: $(cat /run/stderr)"
 	there port rm second
-	wait_for 10 list_has '.paths_live == 0' || bad "without its port: $("$FARBLK" -j list)"
+	wait_for 30 list_has '.paths_live == 0' || bad "without its port: $("$FARBLK" -j list)"
 	exits 4 "$FARBLK" map "$FARBLK_SERVER/e" --name other
 	grep -q F0217 /run/stderr || bad "away: $(cat /run/stderr)"
 	grep -q "farblk export deny e $(show "$C/host_name") --force" /run/stderr || bad "away: $(cat /run/stderr)"
 	here map "$FARBLK_SERVER/e" --name other --wait 60s
 	there port add --addr "$FARBLK_SERVER:7421" second
-	wait_for 10 list_has '.state == "evicted" and .last_error.code == "F0302"' || bad "after another one had it: $("$FARBLK" -j list)"
+	wait_for 30 list_has '.state == "evicted" and .last_error.code == "F0302"' || bad "after another one had it: $("$FARBLK" -j list)"
 	exits 9 "$FARBLK" map "$FARBLK_SERVER:7421/e"
 	here unmap other
 	here remap e --yes

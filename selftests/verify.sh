@@ -75,7 +75,7 @@ mixed() {
 
 # The ends of what a map can be set to.
 settings_matter() {
-	local set sets=("depth=1" "inline_size=0" "queues=3 poll_queues=2 depth=2")
+	local set sets=("depth=1" "inline_size=0" "queues=2 poll_queues=1 depth=2")
 	is_short || sets+=("depth=1024" "inline_size=16384" "queues=2")
 	not_local
 	backing
@@ -113,18 +113,18 @@ partitions() {
 	backing
 	disk
 	printf 'label: gpt\nstart=2048,size=4096\nstart=8192,size=8192\n' | sfdisk -q "$DEV" >/run/sfdisk 2>&1 || die "sfdisk: $(cat /run/sfdisk)"
-	wait_for 5 test -b "$(part 2)" || die "no $(part 2): $(cat /run/sfdisk)"
+	wait_for 20 test -b "$(part 2)" || die "no $(part 2): $(cat /run/sfdisk)"
 	random /run/data 1
 	must direct_write /run/data "$(part 2)" count=1
 	must unmap m
 	disk
-	wait_for 5 test -b "$(part 2)" || die "no $(part 2) on the next map"
+	wait_for 20 test -b "$(part 2)" || die "no $(part 2) on the next map"
 	is "the second one's size" "$(blockdev --getsize64 "$(part 2)")" 4194304
 	must direct_read "$DEV" /run/back bs=1M skip=4 count=1
 	cmp /run/data /run/back || bad "the second partition is elsewhere"
 	is "partitions that the server sees" "$(remote "sfdisk -l -q $BACK | grep -c 'Linux filesystem'")" 2
 	printf 'label: dos\nstart=2048,size=2048\n' | sfdisk -q --wipe always "$DEV" >/run/sfdisk 2>&1 || die "sfdisk: $(cat /run/sfdisk)"
-	wait_for 5 test -b "$(part 1)" || die "no $(part 1)"
+	wait_for 20 test -b "$(part 1)" || die "no $(part 1)"
 	[ ! -e "$(part 2)" ] || bad "the old second partition is still there"
 	must unmap m
 }

@@ -165,9 +165,13 @@ impl Measured {
     }
 
     /// Leaves no more round trips of a kind than were asked for: where a kind had less time than
-    /// another one, the rest is measured of all.
+    /// another one, the rest is measured of all. The share of the datagrams that were lost stays.
     fn cap(&mut self, count: u64) {
-        self.lost = self.lost.min(count);
+        let answered = self.of(Op::SendUd).times.len() as u128;
+        let (lost, most) = (u128::from(self.lost), u128::from(count));
+        if lost + answered > most {
+            self.lost = u64::try_from(lost * most / (lost + answered)).unwrap_or(count);
+        }
         for op in OPS {
             let lost = if op == Op::SendUd { self.lost } else { 0 };
             let most = usize::try_from(count - lost).unwrap_or(usize::MAX);
@@ -453,13 +457,17 @@ mod tests {
         };
         assert_eq!(counted(Op::Send), (9, 1200));
         assert_eq!(counted(Op::Read), (10, 1000));
-        assert_eq!(counted(Op::SendUd), (8, 960));
+        assert_eq!(counted(Op::SendUd), (9, 1080));
+        assert_eq!(measured.lost, 1);
+        // One answer is not none.
         measured.lost = 20;
         measured.cap(10);
-        assert_eq!(
-            (measured.lost, measured.of(Op::SendUd).times.len()),
-            (10, 0)
-        );
+        assert!(!measured.has_lost_all());
+        assert_eq!((measured.lost, measured.of(Op::SendUd).times.len()), (6, 4));
+        measured.of(Op::SendUd).times.clear();
+        measured.lost = 20;
+        measured.cap(10);
+        assert_eq!(measured.lost, 10);
     }
 
     #[test]

@@ -100,7 +100,7 @@ enable_loses_path() {
 	hang
 	must map_make m e no_path_timeout_ms=-1
 	order enable "$M/enable" 1
-	wait_for $BOUND has_device || bad "there is no disk"
+	wait_for $BOUND has_device && wait_for $BOUND is_at_disk || bad "the disk is not read"
 	# The port ends the session, and then waits for the disk.
 	must remote "store $C/ports/p/enable 0 >/dev/null 2>&1 3>&- 4>&- &"
 	outcome_is enable OK $ENABLE_BOUND
@@ -275,7 +275,7 @@ kill_disable() { kill_store "$1/enable" 0; }
 # kill itself but waits for it.
 kill_store() { ends_on_server "timeout --foreground -s KILL 5 bash -c 'echo $2 >$C/$1'"; }
 # ends_on_server COMMAND: what it says, it ends.
-ends_on_server() { must remote "rm -f /run/ended; ($1; touch /run/ended) >/dev/null 2>&1 3>&- 4>&- & wait_for $BOUND [ -e /run/ended ]"; }
+ends_on_server() { must remote "rm -f /run/ended; ($1; touch /run/ended) >/dev/null 2>&1 3>&- 4>&- & wait_for $((BOUND * 2)) [ -e /run/ended ]"; }
 
 # What changes who may have an export waits for its disk. A task that is killed meanwhile ends, and
 # the removal of a host does not keep others from configfs.
@@ -311,7 +311,7 @@ closing() {
 	ends_so enable "$M/enable" 1 OK $ENABLE_BOUND
 	# The server does not confirm the logout: it waits for the first read.
 	order disable "$M/enable" 0
-	wait_for $BOUND state_is closing || { outcome_is disable OK; skip "it was disabled before anybody looked"; }
+	wait_for $BOUND state_is closing || bad "state is '$(show "$M/state")'"
 	is enable "$(show "$M/enable")" 1
 	refused EBUSY "$M/enable" 1 "another task"
 	wait_for $BOUND enable_is 0 || bad "it is not disabled"

@@ -21,7 +21,7 @@ start() {
 	needs jq rdma ip
 	needs_own_module dummy rdma_rxe
 	must serve e 8M
-	must map m e
+	must map m e heartbeat_ms=10000
 	MINE=$DEV
 	KEPT=$(kept_files)
 	random /run/data 1
@@ -30,6 +30,7 @@ start() {
 # untouched: they are as they were.
 untouched() {
 	wait_for 60 grep -qx live "$C/maps/m/state" || bad "the map of others is $(show "$C/maps/m/state")"
+	is "its reconnects" "$(show "$C/maps/m/paths/a/reconnects")" 0
 	must direct_read "$MINE" /run/back count=1
 	must cmp /run/data /run/back
 	must unmap m

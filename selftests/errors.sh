@@ -162,7 +162,7 @@ loses_nowait() {
 # The server's device is a map itself, which has lost its server: no path of ours is to blame.
 lost_backing() {
 	! is_local || skip "a local disk has no server"
-	disk_of "port_add p \$FARBLK_SERVER && export_ram r 8M && map inner r no_path_timeout_ms=0 && echo \$DEV"
+	disk_of "port_add p \$FARBLK_SERVER && export_ram r 8M && map inner r no_path_timeout_ms=0 >/dev/null 2>&1 && echo \$DEV"
 	must direct_write /dev/zero "$DEV" count=1
 	must remote "store $C/exports/r/enable 0 && wait_for 30 grep -q failed $C/maps/inner/state"
 	ends "a read" EIO timeout -s KILL 60 dd if="$DEV" of=/dev/null iflag=direct bs=4k count=1 status=none

@@ -135,6 +135,7 @@ buckets() {
 		now $side reads 25 writes 15
 		is "reads of the $side that took less than 16 ms" "$(counted read 0 14)" 0
 		is "writes of the $side that took less than 16 ms" "$(counted write 0 14)" 0
+		[ "$(counted read 15 16)" -ge 1 ] && [ "$(counted write 15 16)" -ge 1 ] || bad "none took 16 to 64 ms: $LATENCY"
 		[ "$(counted read 15 20)" -ge 20 ] || bad "reads of the $side: $(grep ^read <<<"$LATENCY")"
 		[ "$(counted write 15 20)" -ge 12 ] || bad "writes of the $side: $(grep ^write <<<"$LATENCY")"
 	done

@@ -90,8 +90,6 @@ costs() {
 		count=$((count - $(of "$side" "$name" "$before"))) extra=0
 		case $side:$name in
 		client:work_requests | client:doorbells | client:completions | client:invalidations) extra=$late ;;
-		# What comes late may have an interrupt of its own.
-		client:interrupts) extra=$((count - budget * IOS)); [ $extra -ge 0 ] && [ $extra -le $((IOS / 10)) ] || extra=0 ;;
 		esac
 		found+="$side $name $count, "
 		is "$side: $name of $IOS" "$count" $((budget * IOS + extra))

@@ -215,7 +215,7 @@ own_device_removed_early() {
 		within 10 wait $pid && bad "the map is enabled"
 		note "$(show "$C/maps/m/last_error")"
 		got+=$(show "$C/maps/m/last_error")
-		# It may have ended before the device went.
+		# The attempt may have ended before the device went.
 		[ -n "$early" ] || [[ $(show "$C/maps/m/last_error") == ENODEV* ]] || bad "last_error is '$(show "$C/maps/m/last_error")'"
 		must rxe_add "$dev"
 	done

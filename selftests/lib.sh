@@ -360,7 +360,7 @@ path_rm() { store "$C/maps/$1/paths/$2/enable" 0 && rmdir "$C/maps/$1/paths/$2";
 # map NAME EXPORT [ATTRIBUTE=VALUE]...: DEV is then its device.
 map() { if is_local; then DEV=$(</run/local/"$2"); else map_make "$@" && map_on "$1"; fi; }
 map_on() {
-	store "$C/maps/$1/enable" 1 || { [[ $(show "$C/maps/$1/last_error") == ETIMEDOUT* ]] && note "map $1: once more, as 4 s are over" && store "$C/maps/$1/enable" 1; } ||
+	store "$C/maps/$1/enable" 1 || { [[ $(show "$C/maps/$1/last_error") == ETIMEDOUT* ]] && note "map $1: timed out, and tried again" && store "$C/maps/$1/enable" 1; } ||
 		{ note "map $1: $(show "$C/maps/$1/last_error")"; return 1; }
 	DEV=/dev/$(show "$C/maps/$1/device")
 	[ -b "$DEV" ]

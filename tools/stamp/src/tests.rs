@@ -186,7 +186,7 @@ fn report(flaw: Flaw) -> Report {
     run.fill();
     assert!(run.report().clean());
     let end = Instant::now() + Duration::from_millis(500);
-    // However little of the CPU there was.
+    // It does so much I/O however little of the CPU it has.
     run.work(|| {
         let report = run.report();
         Instant::now() >= end && report.reads > 2000 && report.writes > 2000

@@ -459,7 +459,7 @@ mod tests {
         assert_eq!(counted(Op::Read), (10, 1000));
         assert_eq!(counted(Op::SendUd), (9, 1080));
         assert_eq!(measured.lost, 1);
-        // One answer is not none.
+        // If one was answered, not all were lost.
         measured.lost = 20;
         measured.cap(10);
         assert!(!measured.has_lost_all());

@@ -57,7 +57,7 @@ reaches() {
 		watch "$BACK"
 		is "a write of $size" "$(atomic write "$DEV" $((4 * size)) $size)" OK
 		is "on the server" "$(watched | sed 's/^W.*U.* /atomic /')" "atomic $((size >> 9))"
-		is "what is there" "$(remote "dd if=$BACK iflag=direct bs=$size skip=4 count=1 status=none | sha256sum")" \
+		same_data "what is there" "$(remote "dd if=$BACK iflag=direct bs=$size skip=4 count=1 status=none | sha256sum")" \
 			"$(dd if="$DEV" iflag=direct bs=$size skip=4 count=1 status=none | sha256sum)"
 	done
 	watch "$BACK"

@@ -252,7 +252,7 @@ hanging_neighbour() {
 	must serve_block f /dev/fbf
 	must map n f
 	random /run/data 4
-	{ direct_write /run/data "$DEV" && direct_read "$DEV" /run/back count=4 && cmp /run/data /run/back; } &
+	{ direct_write /run/data "$DEV" && direct_read "$DEV" /run/back count=4 && { cmp /run/data /run/back || wrong "the neighbour reads other data"; }; } &
 	pid=$!
 	wait_for $((BOUND * 2)) ended $pid || die "the neighbour stands still"
 	wait $pid || bad "the neighbour's I/O failed"

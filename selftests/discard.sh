@@ -12,8 +12,8 @@ zero() { must dd if=/dev/zero of=/run/data bs=4096 seek="$1" count="$2" conv=not
 # content WHAT: of the disk and of the device on the server it is /run/data.
 content() {
 	must direct_read "$DEV" /run/back
-	cmp /run/data /run/back || bad "$1: not exactly these bytes became zero"
-	is "$1, on the server" "$(remote "dd if=$BACK iflag=direct bs=1M status=none | sha256sum")" "$(sha256sum </run/data)"
+	cmp /run/data /run/back || wrong "$1: not exactly these bytes became zero"
+	same_data "$1, on the server" "$(remote "dd if=$BACK iflag=direct bs=1M status=none | sha256sum")" "$(sha256sum </run/data)"
 }
 # discarded: sectors that the server's device was told to discard.
 discarded() { remote "io $BACK discard_sectors"; }
@@ -122,7 +122,7 @@ trim() {
 	[ $(($(discarded) - before)) -ge 8192 ] || bad "fstrim discarded $(($(discarded) - before)) sectors on the server, less than the file had"
 	must umount /run/mnt
 	must mount "$DEV" /run/mnt
-	is "the file that was kept" "$(sha256sum </run/mnt/kept)" "$(cat /run/sum)"
+	same_data "the file that was kept" "$(sha256sum </run/mnt/kept)" "$(cat /run/sum)"
 	must umount /run/mnt
 	must fsck.ext4 -fn "$DEV" >/run/fsck 2>&1
 	must unmap m
@@ -159,7 +159,7 @@ erases() {
 	zero 256 640
 	is "what the last server got" "$(</run/erased)" "$(printf 'erase %s\n' "1048576 1048576" "2097152 1048576" "3145728 524288")"
 	must direct_read "$DEV" /run/back
-	cmp /run/data /run/back || bad "not exactly these bytes were erased"
+	cmp /run/data /run/back || wrong "not exactly these bytes were erased"
 	is "blkdiscard" "$(errno_of blkdiscard "$DEV")" EOPNOTSUPP
 	must unmap m
 	must store "$C/exports/over/enable" 0

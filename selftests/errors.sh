@@ -40,7 +40,7 @@ alive() {
 	random /run/data 1
 	must direct_write /run/data "$DEV" seek=2
 	must direct_read "$DEV" /run/back skip=2 count=1
-	cmp /run/data /run/back || bad "the rest of the disk is not what was written"
+	cmp /run/data /run/back || wrong "the rest of the disk is not what was written"
 }
 
 badblocks() {
@@ -115,7 +115,7 @@ no_space() {
 	is "a write that finds no space" "$(errno_of direct_write /run/data "$DEV" seek=2)" ENOSPC
 	is "the same on the server" "$(remote "errno_of dd if=/dev/zero of=$BACK oflag=direct conv=notrunc bs=64k seek=40 count=1 status=none")" ENOSPC
 	must direct_read "$DEV" /run/back count=1
-	cmp /run/data /run/back || bad "what had space is not there"
+	cmp /run/data /run/back || wrong "what had space is not there"
 	# Discards make room; the pool gives it out after its next commit.
 	must blkdiscard -l 512K "$DEV"
 	wait_for 30 room || bad "no room after a discard"

@@ -32,7 +32,7 @@ file_export() {
 	random /run/data 1
 	must direct_write /run/data "$dev"
 	must blockdev --flushbufs "$dev"
-	is "what the file has" "$(remote "head -c 1M $file | sha256sum")" "$(sha256sum </run/data)"
+	same_data "what the file has" "$(remote "head -c 1M $file | sha256sum")" "$(sha256sum </run/data)"
 	there export resize vol --size 128M
 	wait_for 30 has_size "$dev" $((128 * mib)) || bad "after resize the disk has $(blockdev --getsize64 "$dev") bytes"
 	is "exit code of making it smaller" "$(remote "$FARBLK export resize vol --size 1M 2>/dev/null; echo \$?")" 2

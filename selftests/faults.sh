@@ -240,7 +240,7 @@ doomed_dd() {
 }
 dd_sleeps() { [[ $(<"/proc/$1/stat") == *"(dd) S "* ]]; }
 # holds COUNT: so many blocks of /run/back are what was written.
-holds() { cmp -n $(($1 * 16384)) /run/data /run/back || bad "acknowledged data is not there"; }
+holds() { cmp -n $(($1 * 16384)) /run/data /run/back || wrong "acknowledged data is not there"; }
 
 rising() {
 	local rate written rates="1 5 25"

@@ -29,16 +29,16 @@ lives_on() {
 	must unmap m
 	must map m e
 	must mount "$DEV" /run/mnt
-	tree | cmp - /run/sums || bad "the files differ"
+	tree | cmp - /run/sums || wrong "the files differ"
 	# Room that is given back, and filled again.
 	must rm -r /run/mnt/usr
 	[ "$(queue_file "$DEV" discard_max_bytes)" = 0 ] || must fstrim /run/mnt
 	find /usr/share/zoneinfo /usr/lib/python3 -type f 2>/dev/null | head -n 200 | xargs -r cp -p --parents -t /run/mnt || die "the files were not copied"
 	must umount /run/mnt
 	must mount "$DEV" /run/mnt
-	tree | cmp - /run/sums || bad "the files differ after some were written again"
+	tree | cmp - /run/sums || wrong "the files differ after some were written again"
 	must umount /run/mnt
-	command "$@" "$DEV" >/run/fsck 2>&1 || die "$* says: $(tail -n 5 /run/fsck)"
+	command "$@" "$DEV" >/run/fsck 2>&1 || { wrong "$* says: $(tail -n 5 /run/fsck)"; exit 1; }
 	must unmap m
 }
 

@@ -52,7 +52,7 @@ unharmed() {
 	wait_for 20 more_than "$writes" || bad "there is no I/O any more"
 	kill -INT "$FIO" || bad "fio has ended"
 	wait "$FIO"
-	grep -q 'err= 0' /run/fio.out || bad "fio: $(grep -m 3 -E 'err|verify|fio:' /run/fio.out)"
+	fio_worked
 	is state "$(show "$C/maps/m/state")" live
 	no_error maps/m
 	wait_for 30 alone || bad "what the server still has:"$'\n'"$(remote "grep . $C/exports/*/clients; cat $D/server/connections")"

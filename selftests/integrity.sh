@@ -52,7 +52,7 @@ little_more_than_a_slab() {
 		must unmap m
 		must map m e
 		must direct_read "$DEV" /run/back skip=64
-		cmp /run/data /run/back || bad "connection $i sees other bytes"
+		cmp /run/data /run/back || wrong "connection $i sees other bytes"
 	done
 	must unmap m
 }
@@ -81,7 +81,7 @@ write_zeroes() {
 	must dd if=/dev/zero of=/run/data bs=4096 seek=1 count=2 conv=notrunc status=none
 	must dd if=/dev/zero of=/run/data bs=1M seek=$((MIB / 4 + 1)) count=$((MIB / 2 + 1)) conv=notrunc status=none
 	must direct_read "$DEV" /run/back
-	cmp /run/data /run/back || bad "not exactly these bytes became zero"
+	cmp /run/data /run/back || wrong "not exactly these bytes became zero"
 	must unmap m
 }
 
@@ -96,13 +96,13 @@ content_stays() {
 	must unmap m
 	must map m e
 	must direct_read "$DEV" /run/back
-	cmp /run/data /run/back || bad "the content changed from map to map"
+	cmp /run/data /run/back || wrong "the content changed from map to map"
 	must unmap m
 	must map m e access=ro
 	is "blockdev --getro" "$(blockdev --getro "$DEV")" 1
 	is "a write to a read-only map" "$(errno_of direct_write /run/data "$DEV" count=1)" EPERM
 	must direct_read "$DEV" /run/back
-	cmp /run/data /run/back || bad "a read-only map shows other content"
+	cmp /run/data /run/back || wrong "a read-only map shows other content"
 	must unmap m
 }
 
@@ -121,7 +121,7 @@ ipv6() {
 	is "the path" "$(show "$C/maps/m/paths/a/addr")" "[fd00:9::1]:7421"
 	must direct_write /run/data "$DEV"
 	must direct_read "$DEV" /run/back
-	cmp /run/data /run/back || bad "another content came back"
+	cmp /run/data /run/back || wrong "another content came back"
 	must unmap m
 	must remote "store $C/ports/six/enable 0; $(declare -f six); six del 1"
 	must six del 2

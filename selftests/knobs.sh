@@ -23,7 +23,7 @@ under_load() {
 	kill -0 $pid 2>/dev/null || { bad "fio has ended: $(tail -n 5 /run/fio.out)"; return; }
 	kill -INT $pid
 	wait $pid
-	grep -q 'err= 0' /run/fio.out || bad "fio: $(grep err= /run/fio.out)"
+	fio_worked
 }
 
 # queue_set FILE VALUE

@@ -30,13 +30,33 @@ is_local() { [ -n "${FARBLK_LOCAL:-}" ]; }
 # --- results --------------------------------------------------------------------------------------
 
 # note WORDS: for the log. bad WORDS: notes a failure, the test goes on. die WORDS: ends the test.
+# wrong WORDS: as bad, for what no busy machine excuses: wrong data, a leak, harm that a hostile peer
+# does. tools/vm/kselftest runs no scenario again that said so.
 note() { printf '# %s\n' "${*//$'\n'/$'\n# '}"; }
 bad() { note "FAILED: $*"; BAD=1; }
 die() { bad "$*"; exit 1; }
-# must COMMAND...: ends the test if COMMAND fails.
-must() { "$@" || die "exit code $? of: $*"; }
-# is WHAT VALUE WANTED
+wrong() { note "WRONG: $*"; : >"$WRONG"; BAD=1; }
+WRONG=/run/farblk-wrong
+# must COMMAND...: ends the test if COMMAND fails. One that compares or checks data has found them
+# wrong then.
+must() {
+	local rc=0
+	"$@" || rc=$?
+	[ $rc != 0 ] || return 0
+	case "$*" in cmp\ * | fsck.* | xfs_repair\ * | sha256sum\ * | fio\ *\ --verify=*) wrong "exit code $rc of: $*"; exit 1 ;; esac
+	die "exit code $rc of: $*"
+}
+# is WHAT VALUE WANTED. same_data WHAT VALUE WANTED: the same of data, or of their checksum.
 is() { [ "$2" = "$3" ] || bad "$1 is '$2', not '$3'"; }
+same_data() { [ "$2" = "$3" ] || wrong "$1 is '$2', not '$3'"; }
+# fio_worked: fio, whose report is /run/fio.out, had no error. It gives EILSEQ (84) for data that it
+# has found to be wrong.
+fio_worked() {
+	! grep -q 'err= 0' /run/fio.out || return 0
+	local say=bad
+	! grep -qE 'verify: bad|verify failed|err= ?84' /run/fio.out || say=wrong
+	$say "fio: $(grep -m 3 -E 'err|verify|fio:' /run/fio.out)"
+}
 # skip WHY: ends the test, neither passed nor failed.
 skip() { note "skipped: $*"; exit 4; }
 # agent_only: ends a test that turns machines off, or breaks their network: the harness of the
@@ -70,9 +90,11 @@ both() {
 }
 
 # run_scenarios: runs each in a subshell from a clean state, and wants that state back after it and
-# no complaint of a kernel. The last one unloads the module.
+# no complaint of a kernel. The last one unloads the module. After each comes a line "scenario TEST
+# FUNCTION RESULT SECONDS": the result is passed, skipped, known, failed, or wrong if that is not to
+# be tried again.
 run_scenarios() {
-	local item name words rc before start marks=0 mark
+	local item name words rc result before start up marks=0 mark
 	# shellcheck source=/dev/null
 	. "${KTAP_HELPERS:-$HERE/../kselftest/ktap_helpers.sh}" || exit 4
 	ktap_print_header
@@ -91,18 +113,24 @@ run_scenarios() {
 	for item in "${CASES[@]}"; do
 		name=${item%% *} words=${item#* }
 		rc=0
-		start=$SECONDS
+		rm -f "$WRONG"
+		read -r start _ </proc/uptime
 		(BAD=0; declare -F "$name" >/dev/null || die "there is no $name"; "$name"; exit "$BAD") || rc=$?
-		clean_all || rc=1
+		clean_all || { rc=1; : >"$WRONG"; }
 		if [ "$rc" != 4 ] && ! wait_for 30 same_baseline "$before"; then
-			note "FAILED: left behind: $(baseline | tr "\n" " "), before: ${before//$'\n'/ }"
+			wrong "left behind: $(baseline | tr "\n" " "), before: ${before//$'\n'/ }"
 			rc=1
 		fi
 		# First the new mark, so that nothing is missed between two scenarios.
 		mark=$$-$marks marks=$((marks + 1))
 		set_mark "$$-$marks"
-		quiet_since "$mark" || rc=1
-		note "$name: $((SECONDS - start)) s"
+		quiet_since "$mark" || { rc=1; : >"$WRONG"; }
+		read -r up _ </proc/uptime
+		case $rc in
+		0) result=passed ;; 2) result=known ;; 4) result=skipped ;;
+		*) result=failed; [ ! -e "$WRONG" ] || result=wrong ;;
+		esac
+		note "scenario ${0##*/} $name $result $((${up%.*} - ${start%.*}))"
 		case $rc in
 		0) ktap_test_pass "$words" ;; 2) ktap_test_xfail "$words" ;;
 		4) ktap_test_skip "$words" ;;
@@ -471,21 +499,21 @@ tolerant() {
 	echo $fatal >/proc/sys/kernel/panic_on_warn
 }
 
-# unload: the module goes on both hosts. Where the kernel has kmemleak, it knows of nothing that was
-# left behind; where it has lockdep, that is still on: it turns itself off when it has something to
-# say.
+# unload: the module goes on both hosts; if not, something of it is still in use. Where the kernel
+# has kmemleak, it knows of nothing that was left behind; where it has lockdep, that is still on: it
+# turns itself off when it has something to say.
 unload() {
 	local text
-	must remove_module
-	! has_server || must remote remove_module
+	remove_module || { wrong "the module does not go"; exit 1; }
+	! has_server || remote remove_module || { wrong "the server's module does not go"; exit 1; }
 	if seeks_leaks && kmemleak_is_on; then
 		# It does not report younger objects.
 		sleep 6
-		text=$(leaks) && bad "not freed:"$'\n'"$text"
-		has_server && text=$(remote leaks) && bad "not freed by the server:"$'\n'"$text"
+		text=$(leaks) && wrong "not freed:"$'\n'"$text"
+		has_server && text=$(remote leaks) && wrong "not freed by the server:"$'\n'"$text"
 	fi
-	lockdep_is_on || bad "lockdep is off"
-	! has_server || remote lockdep_is_on || bad "the server's lockdep is off"
+	lockdep_is_on || wrong "lockdep is off"
+	! has_server || remote lockdep_is_on || wrong "the server's lockdep is off"
 }
 
 # remove_module: rmmod sleeps for ever if something of the module is still in use. It must not hold
@@ -588,13 +616,14 @@ stamp_off() {
 	wait_for "$1" stamp_ended || die "stamp does not end"
 	wait "$STAMP" || rc=$?
 	note "$(tail -n 1 /run/stamp.out)"
-	[ $rc = 0 ] || bad "stamp ends with $rc:"$'\n'"$(cat /run/stamp.out)"
+	[ $rc = 0 ] || wrong "stamp ends with $rc:"$'\n'"$(cat /run/stamp.out)"
 }
 stamp_ended() { ended "$STAMP"; }
 # unharmed: all that stamp read was right, and no I/O hung. Some may have failed.
 unharmed() {
 	local fault
-	for fault in lost reverted ghost alien torn hung; do is "$fault blocks" "$(stamped $fault)" 0; done
+	for fault in lost reverted ghost alien torn; do same_data "$fault blocks" "$(stamped $fault)" 0; done
+	is "hung blocks" "$(stamped hung)" 0
 }
 # stamped WORD: that number of its report.
 stamped() { tail -n 1 /run/stamp.out | jq ".$1"; }

@@ -11,7 +11,7 @@ one_round() {
 	must map m e
 	must direct_write /run/page "$DEV" bs=4k count=1 seek=77
 	must direct_read "$DEV" /run/back bs=4k count=1 skip=77
-	cmp /run/page /run/back || bad "what was read is not what was written"
+	cmp /run/page /run/back || wrong "what was read is not what was written"
 	must unmap m
 	must store "$C/exports/e/enable" 0
 	must rmdir "$C/exports/e"
@@ -32,14 +32,14 @@ many_times() {
 		[ $((i % IO_EACH)) != 0 ] || one_round
 		must rmmod farblk
 		[ ! -e "$C" ] || bad "$C is still there"
-		wait_for 20 nothing_left || die "round $i left: $(resources)"
+		wait_for 20 nothing_left || { wrong "round $i left: $(resources)"; exit 1; }
 		# The first rounds fill the kernel's own caches.
 		[ $i != 9 ] || { free=$(memory); slabs=$(slab); }
 	done
 	free_then=$(memory) slabs_then=$(slab)
 	note "in the last $((ROUNDS - 10)) of $ROUNDS rounds: available memory $free -> $free_then KiB, slabs $slabs -> $slabs_then KiB"
-	[ $((free - free_then)) -lt 2048 ] || bad "available memory fell by $((free - free_then)) KiB"
-	[ $((slabs_then - slabs)) -lt 1024 ] || bad "slabs grew by $((slabs_then - slabs)) KiB"
+	[ $((free - free_then)) -lt 2048 ] || wrong "available memory fell by $((free - free_then)) KiB"
+	[ $((slabs_then - slabs)) -lt 1024 ] || wrong "slabs grew by $((slabs_then - slabs)) KiB"
 	must load_module
 }
 nothing_left() { [ "$(resources)" = "$before_load" ]; }

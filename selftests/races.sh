@@ -12,8 +12,8 @@ hundred_times() {
 		must mkdir "$C/ports/p" "$C/exports/e" "$C/exports/e/hosts/h" "$C/maps/m" "$C/maps/m/paths/a" "$C/discover/d" "$C/ping/p"
 		must rmdir "$C/ports/p" "$C/exports/e/hosts/h" "$C/exports/e" "$C/maps/m/paths/a" "$C/maps/m" "$C/discover/d" "$C/ping/p"
 	done
-	[ $((free - $(memory))) -lt 2048 ] || bad "available memory fell from $free to $(memory) KiB"
-	[ $(($(slab) - slabs)) -lt 512 ] || bad "slabs grew from $slabs to $(slab) KiB"
+	[ $((free - $(memory))) -lt 2048 ] || wrong "available memory fell from $free to $(memory) KiB"
+	[ $(($(slab) - slabs)) -lt 512 ] || wrong "slabs grew from $slabs to $(slab) KiB"
 }
 
 # Two writers and a remover: whatever wins, nothing breaks and the end is clean.

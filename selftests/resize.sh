@@ -22,7 +22,7 @@ larger() {
 	random /run/data 1
 	must direct_write /run/data "$DEV" seek=$((($1 >> 20) - 1))
 	must direct_read "$DEV" /run/back skip=$((($1 >> 20) - 1))
-	cmp /run/data /run/back || bad "what is behind the old end is not what was written"
+	cmp /run/data /run/back || wrong "what is behind the old end is not what was written"
 }
 
 loop_grows() {
@@ -78,7 +78,7 @@ read_only() {
 	becomes "blockdev --getro" 1 blockdev --getro "$DEV"
 	is "a write" "$(errno_of direct_write /run/data "$DEV")" EPERM
 	must direct_read "$DEV" /run/back count=1
-	cmp /run/data /run/back || bad "another content came back"
+	cmp /run/data /run/back || wrong "another content came back"
 	must remote "blockdev --setrw $BACK"
 	becomes "blockdev --getro" 0 blockdev --getro "$DEV"
 	must direct_write /run/data "$DEV" seek=1

@@ -76,7 +76,7 @@ losses() {
 		done
 		kill -INT "$FIO" || bad "fio has ended"
 		wait "$FIO"
-		grep -q 'err= 0' /run/fio.out || bad "fio: $(grep -m 3 -E 'err|verify|fio:' /run/fio.out)"
+		fio_worked
 		unsealed 3
 	done
 }
@@ -127,13 +127,13 @@ hostile() {
 	python3 "$HERE/hostile_seal.py" "$FARBLK_SERVER" "$1" 2>&1 | tee /run/hostile.out | sed -u 's/^/# /'
 	rc=${PIPESTATUS[0]}
 	[ "$rc" != 4 ] || skip "user space has no RDMA"
-	[ "$rc" = 0 ] || bad "hostile_seal.py $1 ends with $rc"
+	[ "$rc" = 0 ] || wrong "hostile_seal.py $1 ends with $rc"
 	count=$(sed -n '$s/^violations //p' /run/hostile.out)
 	forged=$(($(counted forged) - forged)) violations=$(($(counted violations) - violations))
 	case $1 in
-	violation) is "what is counted after $1" "forged $forged violations $violations" "forged 0 violations $count" ;;
-	either) is "what is counted after $1" $((forged + violations)) "$count" ;;
-	*) is "what is counted after $1" "forged $forged violations $violations" "forged $count violations 0" ;;
+	violation) same_data "what is counted after $1" "forged $forged violations $violations" "forged 0 violations $count" ;;
+	either) same_data "what is counted after $1" $((forged + violations)) "$count" ;;
+	*) same_data "what is counted after $1" "forged $forged violations $violations" "forged $count violations 0" ;;
 	esac
 }
 
@@ -145,7 +145,7 @@ unharmed() {
 	wait_for 20 more_than "$writes" || bad "there is no I/O any more"
 	kill -INT "$FIO" || bad "fio has ended"
 	wait "$FIO"
-	grep -q 'err= 0' /run/fio.out || bad "fio: $(grep -m 3 -E 'err|verify|fio:' /run/fio.out)"
+	fio_worked
 	is state "$(show "$C/maps/m/state")" live
 	is reconnects "$(show "$C/maps/m/paths/a/reconnects")" 0
 	no_error maps/m
@@ -175,7 +175,7 @@ hostile_server() {
 		python3 "$HERE/hostile_server_seal.py" 10.9.0.77 10.9.0.78 "$group" 2>&1 | tee /run/hostile.out | sed -u 's/^/# /'
 		rc=${PIPESTATUS[0]}
 		[ "$rc" != 4 ] || break
-		[ "$rc" = 0 ] || bad "hostile_server_seal.py $group ends with $rc"
+		[ "$rc" = 0 ] || wrong "hostile_server_seal.py $group ends with $rc"
 	done
 	ip addr del 10.9.0.77/24 dev "$(rxe_netdev)"
 	ip addr del 10.9.0.78/24 dev "$(rxe_netdev)"
@@ -211,7 +211,7 @@ on_wire() {
 		must dd if=/run/wire.file of=/run/mnt/file bs=64k oflag=direct conv=notrunc status=none
 		must dd if=/run/wire.file of=/run/mnt/file bs=4k oflag=direct conv=notrunc count=16 status=none
 		must dd if=/run/mnt/file of=/run/wire.back bs=64k iflag=direct status=none
-		cmp /run/wire.file /run/wire.back || bad "another file comes back"
+		cmp /run/wire.file /run/wire.back || wrong "another file comes back"
 		must dd if=/run/mnt/file of=/run/wire.back bs=4k count=16 iflag=direct status=none
 	done
 	must umount /run/mnt

@@ -22,7 +22,7 @@ file_system() {
 same_files() {
 	must fsck.ext4 -fn "$1" >/run/fsck 2>&1
 	must mount "$1" /run/mnt
-	(cd /run/mnt && find . -type f -exec sha256sum {} +) | sort | cmp - /run/sums || bad "the files differ"
+	(cd /run/mnt && find . -type f -exec sha256sum {} +) | sort | cmp - /run/sums || wrong "the files differ"
 	must umount /run/mnt
 }
 

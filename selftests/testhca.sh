@@ -498,7 +498,7 @@ on_two_devices() {
 	kill -0 "$LOAD" 2>/dev/null || bad "fio has ended"
 	kill -INT "$LOAD"
 	wait "$LOAD"
-	grep -q 'err= 0' /run/fio.out || bad "fio: $(cat /run/fio.out)"
+	fio_worked
 	must path_rm m b
 }
 live() { [ "$(show "$C/maps/m/paths/$1/state")" = live ]; }

@@ -57,7 +57,7 @@ buffered() {
 		exec 5<&-
 		for n in 1 2 3 5; do
 			must direct_read "$DEV" /run/back bs=4096 count=$n skip=$((4 * n))
-			cmp -n $((n * 4096)) /run/data /run/back || bad "blocks of $bs bytes are not what was written"
+			cmp -n $((n * 4096)) /run/data /run/back || wrong "blocks of $bs bytes are not what was written"
 		done
 	done
 	must unmap m
@@ -121,7 +121,7 @@ partitions() {
 	wait_for 20 test -b "$(part 2)" || die "no $(part 2) on the next map"
 	is "the second one's size" "$(blockdev --getsize64 "$(part 2)")" 4194304
 	must direct_read "$DEV" /run/back bs=1M skip=4 count=1
-	cmp /run/data /run/back || bad "the second partition is elsewhere"
+	cmp /run/data /run/back || wrong "the second partition is elsewhere"
 	is "partitions that the server sees" "$(remote "sfdisk -l -q $BACK | grep -c 'Linux filesystem'")" 2
 	printf 'label: dos\nstart=2048,size=2048\n' | sfdisk -q --wipe always "$DEV" >/run/sfdisk 2>&1 || die "sfdisk: $(cat /run/sfdisk)"
 	wait_for 20 test -b "$(part 1)" || die "no $(part 1)"

@@ -50,12 +50,14 @@ kinds() {
 	done
 }
 # moves: what was written in one size is read in another one.
+MOVED=4
+! is_short || MOVED=1
 moves() {
 	local size
-	random /run/data 4
+	random /run/data $MOVED
 	for size in ${SIZES:-4k 64k 1M}; do
 		must direct_write /run/data "$DEV" bs="$size"
-		must direct_read "$DEV" /run/back bs=16k count=256
+		must direct_read "$DEV" /run/back bs=16k count=$((MOVED << 6))
 		must cmp /run/data /run/back
 	done
 	rm -f /run/back
@@ -210,7 +212,7 @@ slabs() {
 		before=$regions
 		moves
 		must direct_write /run/data "$DEV" bs=64k seek=1022
-		must direct_read "$DEV" /run/back bs=64k count=64 skip=1022
+		must direct_read "$DEV" /run/back bs=64k count=$((MOVED << 4)) skip=1022
 		must cmp /run/data /run/back
 		clean
 	done

@@ -3,9 +3,10 @@
 # What an operator's command does while something hangs: enable, disable and force of a map end in
 # bounded time, and force always wins.
 . "$(dirname "$0")/lib.sh"
-# Seconds that a command may take, and that enable may take: 5, and some for a slow machine.
+# Seconds that a command may take on a slow machine, and that enable may take, which waits 5 s for
+# partitions if the disk hangs.
 BOUND=10
-ENABLE_BOUND=10
+ENABLE_BOUND=$((5 + BOUND))
 M=$C/maps/m
 
 # hanging_disk: the server exports a device of its own, which answers until hang, and again after

@@ -101,10 +101,10 @@ end() {
 		SERVER=second remote 'clean; rm -rf /etc/farblk; losetup --detach-all; remove_module; ! kmemleak_is_on || sleep 6'
 	} >/dev/null 2>&1
 	if text=$(SERVER=second remote leaks); then
-		note "FAILED: not freed by the second server:"$'\n'"$text"
+		wrong "not freed by the second server:"$'\n'"$text"
 		exit 1
 	fi
-	SERVER=second remote lockdep_is_on || { note "FAILED: the second server's lockdep is off"; exit 1; }
+	SERVER=second remote lockdep_is_on || { wrong "the second server's lockdep is off"; exit 1; }
 }
 disks() {
 	a 'farblk export create one --device /dev/disk/by-id/nvme-X --allow node-b'

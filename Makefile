@@ -6,7 +6,7 @@
 help:
 	@echo 'make demo       two hosts in guests: one exports RAM, the other mounts it'
 	@echo 'make check      formatting, lints, host tests, kselftests; ends with "N passed, N failed"'
-	@echo 'make lint       what make check does in its first minute: to be run before each commit'
+	@echo 'make lint       what make check does first, in half a minute: to be run before each commit'
 	@echo 'make check-all  the same, with every kselftest on both kernels, packages, and one round of reboots'
 	@echo 'make check-storm  1000 faults under I/O, on both kernels (hours)'
 	@echo 'make check-hca  kselftests on an HCA without a wire, also with an IOMMU'

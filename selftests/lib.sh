@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
 # What the tests share. They use the configfs files themselves, not the tool.
+# Long: a test loads one file, and so does the server that runs a line for it.
 #
 # A test is written from the client's side. What the server does is a line of shell for remote: in
 # two guests of tools/vm (FARBLK_HARNESS is the guests' library, FARBLK_AGENT is set) it goes over
@@ -30,8 +31,8 @@ is_local() { [ -n "${FARBLK_LOCAL:-}" ]; }
 # --- results --------------------------------------------------------------------------------------
 
 # note WORDS: for the log. bad WORDS: notes a failure, the test goes on. die WORDS: ends the test.
-# wrong WORDS: as bad, for what no busy machine excuses: wrong data, a leak, harm that a hostile peer
-# does. tools/vm/kselftest runs no scenario again that said so.
+# wrong WORDS: as bad, for what no busy machine excuses: wrong data, a leak, harm that a hostile
+# peer does. tools/vm/kselftest runs no scenario again that said so.
 note() { printf '# %s\n' "${*//$'\n'/$'\n# '}"; }
 bad() { note "FAILED: $*"; BAD=1; }
 die() { bad "$*"; exit 1; }

@@ -8,8 +8,8 @@ unset FARBLK_AGENT FARBLK_REMOTE FARBLK_SERVER
 SLOW_MS=5000
 export SLOW_MS
 
-# start GROUP: the exports that its cases use. A disk of the slow device takes ten seconds to come and
-# go.
+# start GROUP: the exports that its cases use. A disk of the slow device takes ten seconds to come
+# and go.
 start() {
 	not_local
 	needs python3

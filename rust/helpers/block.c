@@ -113,7 +113,8 @@ __rust_helper bool rust_helper_bdev_is_zoned(struct block_device *bdev)
 }
 
 /* No lock is taken, as for all readers of limits in C. */
-__rust_helper void rust_helper_farblk_bdev_limits(struct block_device *bdev, struct queue_limits *lim)
+__rust_helper void rust_helper_farblk_bdev_limits(struct block_device *bdev,
+						  struct queue_limits *lim)
 {
 	*lim = bdev_get_queue(bdev)->limits;
 }

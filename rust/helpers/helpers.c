@@ -3,7 +3,9 @@
  * One rust_helper_*() per C inline function or macro that Rust code needs and kernel::bindings
  * lacks.
  */
+#ifndef __rust_helper
 #define __rust_helper
+#endif
 
 #include "rdma.c"
 #include "block.c"
@@ -11,4 +13,6 @@
 #include "kernel.c"
 #include "sync.c"
 #include "net.c"
+#ifdef __BINDGEN__
 #include "trace.c"
+#endif

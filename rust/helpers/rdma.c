@@ -28,7 +28,7 @@
  * the link address, which decides who receives them; with iWARP the IP address of a TCP connection,
  * as an IPv6 one. The address that the id has is only what the peer says.
  */
-void rust_helper_farblk_reply_addr(struct rdma_cm_id *id, u8 addr[24])
+__rust_helper void rust_helper_farblk_reply_addr(struct rdma_cm_id *id, u8 addr[24])
 {
 	struct sa_path_rec *path = id->route.path_rec;
 	union ib_gid gid = {};
@@ -49,43 +49,43 @@ void rust_helper_farblk_reply_addr(struct rdma_cm_id *id, u8 addr[24])
 	}
 }
 
-int rust_helper_ib_post_send(struct ib_qp *qp, const struct ib_send_wr *wr,
-			     const struct ib_send_wr **bad_wr)
+__rust_helper int rust_helper_ib_post_send(struct ib_qp *qp, const struct ib_send_wr *wr,
+					   const struct ib_send_wr **bad_wr)
 {
 	return ib_post_send(qp, wr, bad_wr);
 }
 
-int rust_helper_ib_post_recv(struct ib_qp *qp, const struct ib_recv_wr *wr,
-			     const struct ib_recv_wr **bad_wr)
+__rust_helper int rust_helper_ib_post_recv(struct ib_qp *qp, const struct ib_recv_wr *wr,
+					   const struct ib_recv_wr **bad_wr)
 {
 	return ib_post_recv(qp, wr, bad_wr);
 }
 
-int rust_helper_ib_post_srq_recv(struct ib_srq *srq, const struct ib_recv_wr *wr,
-				 const struct ib_recv_wr **bad_wr)
+__rust_helper int rust_helper_ib_post_srq_recv(struct ib_srq *srq, const struct ib_recv_wr *wr,
+					       const struct ib_recv_wr **bad_wr)
 {
 	return ib_post_srq_recv(srq, wr, bad_wr);
 }
 
-int rust_helper_ib_poll_cq(struct ib_cq *cq, int num_entries, struct ib_wc *wc)
+__rust_helper int rust_helper_ib_poll_cq(struct ib_cq *cq, int num_entries, struct ib_wc *wc)
 {
 	return ib_poll_cq(cq, num_entries, wc);
 }
 
 /* More than 0 if there may be a completion already. */
-int rust_helper_farblk_req_notify_cq(struct ib_cq *cq)
+__rust_helper int rust_helper_farblk_req_notify_cq(struct ib_cq *cq)
 {
 	return ib_req_notify_cq(cq, IB_CQ_NEXT_COMP | IB_CQ_REPORT_MISSED_EVENTS);
 }
 
 /* The same for the next completion that is solicited. */
-int rust_helper_farblk_req_notify_solicited(struct ib_cq *cq)
+__rust_helper int rust_helper_farblk_req_notify_solicited(struct ib_cq *cq)
 {
 	return ib_req_notify_cq(cq, IB_CQ_SOLICITED | IB_CQ_REPORT_MISSED_EVENTS);
 }
 
 /* Unlike ib_destroy_cq(), returns the driver's error, without a warning: then the queue stays. */
-int rust_helper_farblk_destroy_cq(struct ib_cq *cq)
+__rust_helper int rust_helper_farblk_destroy_cq(struct ib_cq *cq)
 {
 	return ib_destroy_cq_user(cq, NULL);
 }
@@ -97,7 +97,7 @@ int rust_helper_farblk_destroy_cq(struct ib_cq *cq)
  * does nothing but forget the queue pair if that is in use, as it is by a multicast group: so it is
  * made to look.
  */
-int rust_helper_farblk_destroy_qp(struct rdma_cm_id *id, struct ib_qp *qp)
+__rust_helper int rust_helper_farblk_destroy_qp(struct rdma_cm_id *id, struct ib_qp *qp)
 {
 	int ret;
 
@@ -120,7 +120,7 @@ int rust_helper_farblk_destroy_qp(struct rdma_cm_id *id, struct ib_qp *qp)
  * Handles at most budget completions, while nobody else does so. Not for IB_POLL_DIRECT. Interrupts
  * that come meanwhile have no effect: the caller has the queue looked at once more.
  */
-void rust_helper_farblk_flush_cq(struct ib_cq *cq, int budget)
+__rust_helper void rust_helper_farblk_flush_cq(struct ib_cq *cq, int budget)
 {
 	switch (cq->poll_ctx) {
 	case IB_POLL_SOFTIRQ:
@@ -141,29 +141,29 @@ void rust_helper_farblk_flush_cq(struct ib_cq *cq, int budget)
 	}
 }
 
-u32 rust_helper_ib_inc_rkey(u32 rkey)
+__rust_helper u32 rust_helper_ib_inc_rkey(u32 rkey)
 {
 	return ib_inc_rkey(rkey);
 }
 
-bool rust_helper_ib_uses_virt_dma(struct ib_device *dev)
+__rust_helper bool rust_helper_ib_uses_virt_dma(struct ib_device *dev)
 {
 	return ib_uses_virt_dma(dev);
 }
 
-unsigned int rust_helper_ib_dma_max_seg_size(struct ib_device *dev)
+__rust_helper unsigned int rust_helper_ib_dma_max_seg_size(struct ib_device *dev)
 {
 	return ib_dma_max_seg_size(dev);
 }
 
 /* What can be mapped in one piece: where all memory is bounced, as much as a bounce buffer has. */
-size_t rust_helper_farblk_dma_max_mapping_size(struct ib_device *dev)
+__rust_helper size_t rust_helper_farblk_dma_max_mapping_size(struct ib_device *dev)
 {
 	return ib_uses_virt_dma(dev) ? SIZE_MAX : dma_max_mapping_size(dev->dma_device);
 }
 
 /* Returns true if the device sees a copy of what was mapped to this address. */
-bool rust_helper_farblk_dma_is_bounced(struct ib_device *dev, u64 addr)
+__rust_helper bool rust_helper_farblk_dma_is_bounced(struct ib_device *dev, u64 addr)
 {
 	struct device *dma = dev->dma_device;
 
@@ -181,7 +181,7 @@ bool rust_helper_farblk_dma_is_bounced(struct ib_device *dev, u64 addr)
  * Returns true if memory may be bounced, and what is bounced need not keep its offset in its page.
  * The drivers of some other devices ask for that; it is not for us to do so.
  */
-bool rust_helper_farblk_dma_loses_offsets(struct ib_device *dev)
+__rust_helper bool rust_helper_farblk_dma_loses_offsets(struct ib_device *dev)
 {
 	struct device *dma = dev->dma_device;
 
@@ -192,7 +192,7 @@ bool rust_helper_farblk_dma_loses_offsets(struct ib_device *dev)
 }
 
 /* A node that has no memory is none: not all that allocates there checks it. */
-int rust_helper_farblk_ibdev_to_node(struct ib_device *dev)
+__rust_helper int rust_helper_farblk_ibdev_to_node(struct ib_device *dev)
 {
 	int node = ibdev_to_node(dev);
 
@@ -200,48 +200,50 @@ int rust_helper_farblk_ibdev_to_node(struct ib_device *dev)
 }
 
 /* Returns 0, or a negative errno when the page cannot be mapped. */
-int rust_helper_farblk_dma_map_page(struct ib_device *dev, struct page *page, unsigned long offset,
-				    size_t size, int direction, u64 *addr)
+__rust_helper int rust_helper_farblk_dma_map_page(struct ib_device *dev, struct page *page,
+						  unsigned long offset, size_t size, int direction,
+						  u64 *addr)
 {
 	*addr = ib_dma_map_page(dev, page, offset, size, (enum dma_data_direction)direction);
 	return ib_dma_mapping_error(dev, *addr) ? -ENOMEM : 0;
 }
 
-void rust_helper_farblk_dma_unmap_page(struct ib_device *dev, u64 addr, size_t size, int direction)
+__rust_helper void rust_helper_farblk_dma_unmap_page(struct ib_device *dev, u64 addr, size_t size,
+						     int direction)
 {
 	ib_dma_unmap_page(dev, addr, size, (enum dma_data_direction)direction);
 }
 
-int rust_helper_farblk_dma_map_sg(struct ib_device *dev, struct scatterlist *sg, int nents,
-				  int direction)
+__rust_helper int rust_helper_farblk_dma_map_sg(struct ib_device *dev, struct scatterlist *sg,
+						int nents, int direction)
 {
 	return ib_dma_map_sg(dev, sg, nents, (enum dma_data_direction)direction);
 }
 
-void rust_helper_farblk_dma_unmap_sg(struct ib_device *dev, struct scatterlist *sg, int nents,
-				     int direction)
+__rust_helper void rust_helper_farblk_dma_unmap_sg(struct ib_device *dev, struct scatterlist *sg,
+						   int nents, int direction)
 {
 	ib_dma_unmap_sg(dev, sg, nents, (enum dma_data_direction)direction);
 }
 
-void rust_helper_farblk_dma_sync_for_cpu(struct ib_device *dev, u64 addr, size_t size,
-					 int direction)
+__rust_helper void rust_helper_farblk_dma_sync_for_cpu(struct ib_device *dev, u64 addr, size_t size,
+						       int direction)
 {
 	ib_dma_sync_single_for_cpu(dev, addr, size, (enum dma_data_direction)direction);
 }
 
-void rust_helper_farblk_dma_sync_for_device(struct ib_device *dev, u64 addr, size_t size,
-					    int direction)
+__rust_helper void rust_helper_farblk_dma_sync_for_device(struct ib_device *dev, u64 addr,
+							  size_t size, int direction)
 {
 	ib_dma_sync_single_for_device(dev, addr, size, (enum dma_data_direction)direction);
 }
 
-void rust_helper_ib_update_fast_reg_key(struct ib_mr *mr, u8 newkey)
+__rust_helper void rust_helper_ib_update_fast_reg_key(struct ib_mr *mr, u8 newkey)
 {
 	ib_update_fast_reg_key(mr, newkey);
 }
 
-bool rust_helper_rdma_protocol_iwarp(const struct ib_device *dev, u32 port_num)
+__rust_helper bool rust_helper_rdma_protocol_iwarp(const struct ib_device *dev, u32 port_num)
 {
 	return rdma_protocol_iwarp(dev, port_num);
 }
@@ -251,7 +253,8 @@ bool rust_helper_rdma_protocol_iwarp(const struct ib_device *dev, u32 port_num)
  * this may not sleep, it takes only memory that is free, and leaves the reserves alone, also in a
  * task that may use them. NULL also for a node that does not exist or is off line.
  */
-struct page *rust_helper_farblk_alloc_pages(int node, unsigned int order, bool may_sleep)
+__rust_helper struct page *rust_helper_farblk_alloc_pages(int node, unsigned int order,
+							  bool may_sleep)
 {
 	/* The caller can do without large orders, and nobody is to be killed for small ones. */
 	gfp_t flags = may_sleep ? GFP_KERNEL | __GFP_RETRY_MAYFAIL : GFP_NOWAIT | __GFP_NOMEMALLOC;
@@ -262,9 +265,9 @@ struct page *rust_helper_farblk_alloc_pages(int node, unsigned int order, bool m
 }
 
 /* Zeroed pages that the device reaches as they are; not for one with virtual DMA. */
-struct page *rust_helper_farblk_dma_alloc_pages(struct ib_device *dev, unsigned int order,
-						bool may_sleep, int direction,
-						u64 *addr)
+__rust_helper struct page *rust_helper_farblk_dma_alloc_pages(struct ib_device *dev,
+							      unsigned int order, bool may_sleep,
+							      int direction, u64 *addr)
 {
 	gfp_t flags = may_sleep ? GFP_KERNEL | __GFP_RETRY_MAYFAIL : GFP_NOWAIT | __GFP_NOMEMALLOC;
 
@@ -273,14 +276,15 @@ struct page *rust_helper_farblk_dma_alloc_pages(struct ib_device *dev, unsigned 
 			       flags | __GFP_NOWARN);
 }
 
-void rust_helper_farblk_dma_free_pages(struct ib_device *dev, struct page *page,
-				       unsigned int order, u64 addr, int direction)
+__rust_helper void rust_helper_farblk_dma_free_pages(struct ib_device *dev, struct page *page,
+						     unsigned int order, u64 addr, int direction)
 {
 	dma_free_pages(dev->dma_device, PAGE_SIZE << order, page, addr,
 		       (enum dma_data_direction)direction);
 }
 
-void rust_helper_farblk_init_irq_work(struct irq_work *work, void (*func)(struct irq_work *work))
+__rust_helper void rust_helper_farblk_init_irq_work(struct irq_work *work,
+						    void (*func)(struct irq_work *work))
 {
 	init_irq_work(work, func);
 }
@@ -290,7 +294,7 @@ void rust_helper_farblk_init_irq_work(struct irq_work *work, void (*func)(struct
  * interrupt runs at the end of that. So a task has an interrupt of its own. False if there is no
  * need for that, or no such interrupt.
  */
-bool rust_helper_farblk_irq_work_queue(struct irq_work *work)
+__rust_helper bool rust_helper_farblk_irq_work_queue(struct irq_work *work)
 {
 #if defined(CONFIG_IRQ_WORK) && !defined(CONFIG_PREEMPT_RT)
 	if (!in_interrupt() && arch_irq_work_has_interrupt()) {
@@ -301,59 +305,59 @@ bool rust_helper_farblk_irq_work_queue(struct irq_work *work)
 	return false;
 }
 
-void rust_helper_farblk_irq_work_sync(struct irq_work *work)
+__rust_helper void rust_helper_farblk_irq_work_sync(struct irq_work *work)
 {
 #ifdef CONFIG_IRQ_WORK
 	irq_work_sync(work);
 #endif
 }
 
-void *rust_helper_farblk_page_address(const struct page *page)
+__rust_helper void *rust_helper_farblk_page_address(const struct page *page)
 {
 	return page_address(page);
 }
 
-void rust_helper_farblk_get_page(struct page *page)
+__rust_helper void rust_helper_farblk_get_page(struct page *page)
 {
 	get_page(page);
 }
 
-void rust_helper_farblk_cond_resched(void)
+__rust_helper void rust_helper_farblk_cond_resched(void)
 {
 	cond_resched();
 }
 
-void rust_helper_farblk_might_sleep(void)
+__rust_helper void rust_helper_farblk_might_sleep(void)
 {
 	might_sleep();
 }
 
-void rust_helper_farblk_sg_set_page(struct scatterlist *sg, struct page *page, unsigned int len,
-				    unsigned int offset)
+__rust_helper void rust_helper_farblk_sg_set_page(struct scatterlist *sg, struct page *page,
+						  unsigned int len, unsigned int offset)
 {
 	sg_set_page(sg, page, len, offset);
 }
 
 /* For an entry that is mapped already, elsewhere. */
-void rust_helper_farblk_sg_set_dma(struct scatterlist *sg, u64 addr, unsigned int len)
+__rust_helper void rust_helper_farblk_sg_set_dma(struct scatterlist *sg, u64 addr, unsigned int len)
 {
 	sg->length = len;
 	sg_dma_address(sg) = addr;
 	sg_dma_len(sg) = len;
 }
 
-void rust_helper_farblk_sg_init_table(struct scatterlist *sg, unsigned int nents)
+__rust_helper void rust_helper_farblk_sg_init_table(struct scatterlist *sg, unsigned int nents)
 {
 	sg_init_table(sg, nents);
 }
 
-void rust_helper_farblk_init_work(struct work_struct *work, work_func_t func)
+__rust_helper void rust_helper_farblk_init_work(struct work_struct *work, work_func_t func)
 {
 	INIT_WORK(work, func);
 }
 
 /* In softirq, on this CPU. */
-void rust_helper_farblk_queue_bh_work(struct work_struct *work)
+__rust_helper void rust_helper_farblk_queue_bh_work(struct work_struct *work)
 {
 	queue_work(system_bh_wq, work);
 }
@@ -363,7 +367,7 @@ void rust_helper_farblk_queue_bh_work(struct work_struct *work)
  * the locks of drivers may sleep, so that preemption must stay on: there a task that does the same
  * on this CPU waits, and lends this one its priority.
  */
-void rust_helper_farblk_keep_cpu(void)
+__rust_helper void rust_helper_farblk_keep_cpu(void)
 {
 #ifdef CONFIG_PREEMPT_RT
 	local_bh_disable();
@@ -372,7 +376,7 @@ void rust_helper_farblk_keep_cpu(void)
 #endif
 }
 
-void rust_helper_farblk_give_up_cpu(void)
+__rust_helper void rust_helper_farblk_give_up_cpu(void)
 {
 #ifdef CONFIG_PREEMPT_RT
 	local_bh_enable();
@@ -382,7 +386,7 @@ void rust_helper_farblk_give_up_cpu(void)
 }
 
 /* A queue pair that could not be detached from a group is to be destroyed all the same. */
-void rust_helper_farblk_forget_mcast(struct ib_qp *qp)
+__rust_helper void rust_helper_farblk_forget_mcast(struct ib_qp *qp)
 {
 	atomic_dec(&qp->usecnt);
 }

@@ -17,6 +17,8 @@ from breakdown_calls import Calls
 STARTS, ENDS = {"blkdev_read_iter", "blkdev_write_iter"}, {"blkdev_bio_end_io_async"}
 # The module whose lines of source are asked for.
 LINES_OF = "farblk"
+# Where its Rust source is.
+FLOORS = {"base", "block", "client", "config", "farblk_main", "link", "proto", "rdma", "server", "session", "stats"}
 # The most that the count may differ from the time that fio measures, in percent.
 TOLERANCE = 5
 
@@ -29,12 +31,14 @@ class Stages:
     """The table of stages; its head says what is in it."""
 
     def __init__(self, path):
-        self.titles, self.rules, self.known = {}, [], {}
+        self.titles, self.rules, self.known, self.own = {}, [], {}, set()
         with open(path, encoding="ascii") as f:
             for line in map(str.strip, f):
                 if line.startswith("="):
-                    _, name, title = line.split(None, 2)
+                    sign, name, title = line.split(None, 2)
                     self.titles[name] = title
+                    if sign == "=+":
+                        self.own.add(name)
                 elif line and not line.startswith("#"):
                     try:
                         stage, callers, function = map(str.strip, line.split("|"))
@@ -145,6 +149,20 @@ class Lines:
         root.sum()
         return root
 
+    def files(self, calls):
+        """Those of the module's Rust source that have executed instructions. Functions of the kernel
+        crate that were inlined are in rust/kernel."""
+        found = set()
+
+        def visit(node):
+            path, colon, _ = node.function.partition(":")
+            if colon and path.endswith(".rs") and path.partition("/")[0].removesuffix(".rs") in FLOORS:
+                found.add(path)
+            for child in node.children.values():
+                visit(child)
+        visit(self.find(calls, LINES_OF))
+        return found
+
     @staticmethod
     def show(node, least, depth=0):
         """What costs so much. What has little but one thing in it is one line of text with that."""
@@ -190,6 +208,7 @@ def details(stages, calls, args, lines):
     rows = [(name, f) for name, f in sorted(found.items(), key=lambda item: -item[1].total) if name in chosen and f.total >= 20]
     yield lay_out([["inclusive", "own", "calls", "", "function"]] + [[f"{f.total:.0f}", f"{f.own:.0f}", f"{f.calls:.2f}", "", name] for name, f in rows])
     if lines and calls.addresses:
+        yield f"\nFiles of {LINES_OF} that have executed instructions: {' '.join(sorted(lines.files(calls)))}\n"
         yield f"\nLines of {LINES_OF} with at least {args.least} instructions, and what the compiler has put there of others\n\n"
         yield demangle("".join(lines.show(lines.find(calls, LINES_OF), args.least)))
     yield "\nThe tree of calls: inclusive, own, calls\n\n"
@@ -221,6 +240,10 @@ def report(args):
             if any(cost[name] >= 0.5 for cost in costs.values()):
                 rows.append(["  " + title, *(f"{cost[name]:.0f}" for cost in costs.values())])
         rows.append(["all", *(f"{calls.root.total:.0f}" for calls in found.values())])
+        rows.append(["drivers' own, both ends", *(f"{sum(cost[name] for name in stages.own):.0f}" for cost in costs.values())])
+        if lines:
+            counts = {peer: len(lines.files(calls)) if calls.addresses else 0 for peer, calls in found.items()}
+            rows.append([f"files of {LINES_OF} executed", *(str(count or "") for count in counts.values())])
         times = {peer: fio(f"{args.folder}/{peer}.{job}.json") for peer in found}
         rows.append(["time per I/O (fio, ns)", *(f"{time:.0f}" for time, _ in times.values())])
         rows.append(["  differs by", *(f"{100 * found[peer].root.total / time - 100:+.1f} %" for peer, (time, _) in times.items())])

@@ -150,18 +150,19 @@ class Lines:
         return root
 
     def files(self, calls):
-        """Those of the module's Rust source that have executed instructions. Functions of the kernel
-        crate that were inlined are in rust/kernel."""
-        found = set()
+        """Those of the module's Rust source that have executed instructions for each I/O, which what
+        comes now and then has not. Functions of the kernel crate that were inlined are in
+        rust/kernel."""
+        costs = collections.Counter()
 
         def visit(node):
             path, colon, _ = node.function.partition(":")
             if colon and path.endswith(".rs") and path.partition("/")[0].removesuffix(".rs") in FLOORS:
-                found.add(path)
+                costs[path] += node.total
             for child in node.children.values():
                 visit(child)
         visit(self.find(calls, LINES_OF))
-        return found
+        return {path for path, cost in costs.items() if cost >= 1}
 
     @staticmethod
     def show(node, least, depth=0):

@@ -139,18 +139,6 @@ impl Operation {
         }
     }
 
-    /// Returns the number of bytes of data that follow the command in its message.
-    fn inline_len(&self) -> u32 {
-        match self {
-            Self::Write {
-                span,
-                from: Transfer::Inline,
-                ..
-            } => span.len,
-            _ => 0,
-        }
-    }
-
     /// Returns the number of bytes of data that the response message consists of.
     pub fn answer_len(&self) -> u32 {
         match self {
@@ -161,39 +149,6 @@ impl Operation {
             // CAST: 272.
             Self::Report => REPORT_SIZE as u32,
             _ => 0,
-        }
-    }
-
-    /// Returns the status of a command that must not be carried out, and the reason.
-    fn refusal(&self, limits: &BlockLimits, extent: Extent) -> Option<(Status, &'static str)> {
-        if matches!(self, Self::Reserve { .. }) && !extent.access.writes() {
-            return Some((Status::ReadOnly, "who cannot write reserves nothing"));
-        }
-        let span = self.span()?;
-        let max = match self {
-            Self::Discard { .. } => limits.max_discard,
-            Self::WriteZeroes { .. } => limits.max_write_zeroes,
-            Self::SecureErase { .. } => limits.max_secure_erase,
-            Self::Write { atomic: true, .. } => limits.atomic.max,
-            _ => limits.max_io,
-        };
-        let block = limits.logical_block_size;
-        if max == 0 {
-            Some((Status::NotSupported, "the export has no such operation"))
-        } else if span.len == 0 {
-            Some((Status::Invalid, "the length is zero"))
-        } else if span.len > max {
-            Some((Status::Invalid, "the length is beyond the limit"))
-        } else if !block.divides(span.len.into()) || !block.divides(span.offset) {
-            Some((Status::Invalid, "the range is not of whole blocks"))
-        } else if !extent.contains(span.offset, span.len) {
-            Some((Status::OutOfRange, "the range is not within the export"))
-        } else if matches!(self, Self::Write { atomic: true, .. }) && !limits.atomic.allow(span) {
-            Some((Status::Invalid, "the range cannot be written at once"))
-        } else if !matches!(self, Self::Read { .. }) && !extent.access.writes() {
-            Some((Status::ReadOnly, "the export is read-only"))
-        } else {
-            None
         }
     }
 }
@@ -307,71 +262,6 @@ impl Command {
         };
         write(&wire, buf)
     }
-
-    fn from_wire(wire: &wire::Command) -> Result<Self, Malformed> {
-        let span = Span {
-            offset: wire.offset.get(),
-            len: wire.len.get(),
-        };
-        let remote = Remote {
-            addr: wire.addr.get(),
-            rkey: wire.rkey.get(),
-        };
-        let has = |flag| wire.flags & flag != 0;
-        let transfer = match has(wire::FLAG_INLINE) {
-            true => Transfer::Inline,
-            false => Transfer::Remote(remote),
-        };
-        let (known_flags, operation) = match wire.op {
-            wire::OP_READ => (wire::FLAG_INLINE, Operation::Read { span, to: transfer }),
-            wire::OP_WRITE => (
-                wire::FLAG_FUA | wire::FLAG_INLINE | wire::FLAG_ATOMIC,
-                Operation::Write {
-                    span,
-                    from: transfer,
-                    fua: has(wire::FLAG_FUA),
-                    atomic: has(wire::FLAG_ATOMIC),
-                },
-            ),
-            wire::OP_FLUSH => (0, Operation::Flush),
-            wire::OP_DISCARD => (0, Operation::Discard { span }),
-            wire::OP_WRITE_ZEROES => (
-                wire::FLAG_NO_UNMAP,
-                Operation::WriteZeroes {
-                    span,
-                    no_unmap: has(wire::FLAG_NO_UNMAP),
-                },
-            ),
-            wire::OP_SECURE_ERASE => (0, Operation::SecureErase { span }),
-            wire::OP_RESERVE => {
-                let reserve = Reserve::from_wire(span.len, span.offset, remote.addr)?;
-                let token = remote.rkey;
-                (0, Operation::Reserve { reserve, token })
-            }
-            wire::OP_REPORT => (0, Operation::Report),
-            _ => return Err(Malformed("unknown operation")),
-        };
-        if wire.flags & !(known_flags | wire::FLAG_PRESSED) != 0 {
-            return Err(Malformed("a flag that the operation does not have"));
-        }
-        // The fields of a change of the reservation have another meaning.
-        let has_fields = !matches!(operation, Operation::Reserve { .. });
-        if has_fields && operation.span().is_none() && (span.offset != 0 || span.len != 0) {
-            return Err(Malformed("an operation without a range has one"));
-        }
-        if has_fields && operation.remote().is_none() && (remote.addr != 0 || remote.rkey != 0) {
-            return Err(Malformed("an operation without remote memory names some"));
-        }
-        if has_fields && remote.addr.checked_add(span.len.into()).is_none() {
-            return Err(Malformed("the memory goes beyond the address space"));
-        }
-        Ok(Self {
-            tag: wire.tag.get(),
-            generation: wire.generation.get(),
-            pressed: has(wire::FLAG_PRESSED),
-            operation,
-        })
-    }
 }
 
 /// Parses the command at the start of `bytes`. Its message had `received` bytes: the command and
@@ -393,26 +283,127 @@ pub fn parse(
     let (Some(data), Ok((wire, _))) = (data, wire::Command::read_from_prefix(bytes)) else {
         return Err(Malformed("the message is shorter than a command").into());
     };
-    let command = Command::from_wire(&wire)?;
+    let limits = &terms.limits;
+    let span = Span {
+        offset: wire.offset.get(),
+        len: wire.len.get(),
+    };
+    let remote = Remote {
+        addr: wire.addr.get(),
+        rkey: wire.rkey.get(),
+    };
+    let has = |flag| wire.flags & flag != 0;
+    let inline = has(wire::FLAG_INLINE);
+    let transfer = match inline {
+        true => Transfer::Inline,
+        false => Transfer::Remote(remote),
+    };
+    // With the flags that the operation may have, and the most bytes of its range, if it has one.
+    let (known_flags, max, operation) = match wire.op {
+        wire::OP_READ => {
+            let operation = Operation::Read { span, to: transfer };
+            (wire::FLAG_INLINE, Some(limits.max_io), operation)
+        }
+        wire::OP_WRITE => {
+            let (fua, atomic) = (has(wire::FLAG_FUA), has(wire::FLAG_ATOMIC));
+            let max = match atomic {
+                true => limits.atomic.max,
+                false => limits.max_io,
+            };
+            let operation = Operation::Write {
+                span,
+                from: transfer,
+                fua,
+                atomic,
+            };
+            let flags = wire::FLAG_FUA | wire::FLAG_INLINE | wire::FLAG_ATOMIC;
+            (flags, Some(max), operation)
+        }
+        wire::OP_FLUSH => (0, None, Operation::Flush),
+        wire::OP_DISCARD => (0, Some(limits.max_discard), Operation::Discard { span }),
+        wire::OP_WRITE_ZEROES => {
+            let no_unmap = has(wire::FLAG_NO_UNMAP);
+            let operation = Operation::WriteZeroes { span, no_unmap };
+            (wire::FLAG_NO_UNMAP, Some(limits.max_write_zeroes), operation)
+        }
+        wire::OP_SECURE_ERASE => {
+            let max = limits.max_secure_erase;
+            (0, Some(max), Operation::SecureErase { span })
+        }
+        wire::OP_RESERVE => {
+            let reserve = Reserve::from_wire(span.len, span.offset, remote.addr)?;
+            let token = remote.rkey;
+            (0, None, Operation::Reserve { reserve, token })
+        }
+        wire::OP_REPORT => (0, None, Operation::Report),
+        _ => return Err(Malformed("unknown operation").into()),
+    };
+    if wire.flags & !(known_flags | wire::FLAG_PRESSED) != 0 {
+        return Err(Malformed("a flag that the operation does not have").into());
+    }
+    let (reads, writes) = (wire.op == wire::OP_READ, wire.op == wire::OP_WRITE);
+    // The fields of a change of the reservation have another meaning.
+    if wire.op != wire::OP_RESERVE {
+        if max.is_none() && (span.offset != 0 || span.len != 0) {
+            return Err(Malformed("an operation without a range has one").into());
+        }
+        let is_remote = (reads || writes) && !inline;
+        if !is_remote && (remote.addr != 0 || remote.rkey != 0) {
+            return Err(Malformed("an operation without remote memory names some").into());
+        }
+        if remote.addr.checked_add(span.len.into()).is_none() {
+            return Err(Malformed("the memory goes beyond the address space").into());
+        }
+    }
+    let command = Command {
+        tag: wire.tag.get(),
+        generation: wire.generation.get(),
+        pressed: has(wire::FLAG_PRESSED),
+        operation,
+    };
     if command.tag >= terms.depth {
         return Err(Malformed("the tag is beyond the depth").into());
     }
-    if data.max(command.operation.answer_len()) > terms.inline_size {
+    let inline_len = match writes && inline {
+        true => span.len,
+        false => 0,
+    };
+    if data.max(operation.answer_len()) > terms.inline_size {
         return Err(Malformed("more inline data than was agreed on").into());
     }
-    if data != command.operation.inline_len() {
+    if data != inline_len {
         return Err(Malformed("the inline data have not the length of the command").into());
     }
-    match command.operation.refusal(&terms.limits, extent) {
-        None => Ok(command),
-        Some((status, why)) => {
-            let response = Response {
-                status,
-                tag: command.tag,
-                generation: command.generation,
-                credit: 0,
-            };
-            Err(CommandError::Refused(response, why))
+    let block = limits.logical_block_size;
+    let atomic = writes && has(wire::FLAG_ATOMIC);
+    let refusal = match max {
+        None if wire.op == wire::OP_RESERVE && !extent.access.writes() => {
+            (Status::ReadOnly, "who cannot write reserves nothing")
         }
-    }
+        None => return Ok(command),
+        Some(0) => (Status::NotSupported, "the export has no such operation"),
+        Some(_) if span.len == 0 => (Status::Invalid, "the length is zero"),
+        Some(max) if span.len > max => (Status::Invalid, "the length is beyond the limit"),
+        Some(_) if !block.divides(span.offset | u64::from(span.len)) => {
+            (Status::Invalid, "the range is not of whole blocks")
+        }
+        Some(_) if !extent.contains(span.offset, span.len) => {
+            (Status::OutOfRange, "the range is not within the export")
+        }
+        Some(_) if atomic && !limits.atomic.allow(span) => {
+            (Status::Invalid, "the range cannot be written at once")
+        }
+        Some(_) if !reads && !extent.access.writes() => {
+            (Status::ReadOnly, "the export is read-only")
+        }
+        Some(_) => return Ok(command),
+    };
+    let (status, why) = refusal;
+    let response = Response {
+        status,
+        tag: command.tag,
+        generation: command.generation,
+        credit: 0,
+    };
+    Err(CommandError::Refused(response, why))
 }

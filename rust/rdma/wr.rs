@@ -206,7 +206,7 @@ pub(crate) enum RecvBuffer<'a> {
 impl RecvBuffer<'_> {
     /// Returns the address and the length that `device` writes. Fails with `EINVAL` if it cannot
     /// write there.
-    #[inline]
+    #[inline(always)]
     pub(super) fn place(&self, device: &Device) -> Result<(u64, u32)> {
         match self {
             Self::Cpu(buffer) if buffer.is_for(device) && buffer.direction().device_writes() => {
@@ -222,7 +222,7 @@ impl RecvBuffer<'_> {
     }
 
     /// Makes what the device wrote visible to the CPU and to other devices.
-    #[inline]
+    #[inline(always)]
     pub(super) fn sync_for_cpu(&self) {
         match self {
             Self::Cpu(buffer) => buffer.sync_for_cpu(),

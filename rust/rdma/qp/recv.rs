@@ -109,10 +109,15 @@ impl<R: RecvOwner, Q> RecvSlot<R, Q> {
         // SAFETY: By the type invariants the owner is the caller's to access. What is borrowed from
         // it stays so until it is taken: nothing accesses it until then.
         let owner = unsafe { &mut *self.owner.get() }.insert(owner);
+        // No loop, in which the compiler would not know what kinds of buffers they are.
+        let places = owner.buffers().map(|buffer| match buffer {
+            Some(buffer) => buffer.place(device).map(Some),
+            None => Ok(None),
+        });
+        let [first, second] = places;
         let mut sges = [bindings::ib_sge::default(); RECV_BUFFERS];
         let mut num_sge = 0;
-        for (sge, buffer) in sges.iter_mut().zip(owner.buffers().into_iter().flatten()) {
-            let (addr, length) = buffer.place(device)?;
+        for (sge, (addr, length)) in sges.iter_mut().zip([first?, second?].into_iter().flatten()) {
             *sge = bindings::ib_sge { addr, length, lkey };
             num_sge += 1;
         }
@@ -141,9 +146,12 @@ impl<R: RecvOwner, Q> RecvSlot<R, Q> {
     unsafe fn take(&self) -> Option<R> {
         // SAFETY: The caller promises that nobody else accesses it.
         let mut owner = unsafe { &mut *self.owner.get() }.take()?;
-        for buffer in owner.buffers().into_iter().flatten() {
-            buffer.sync_for_cpu();
-        }
+        // No loop: see `build()`.
+        let _: [(); RECV_BUFFERS] = owner.buffers().map(|buffer| {
+            if let Some(buffer) = buffer {
+                buffer.sync_for_cpu();
+            }
+        });
         Some(owner)
     }
 }

@@ -324,7 +324,11 @@ pub fn parse(
         wire::OP_WRITE_ZEROES => {
             let no_unmap = has(wire::FLAG_NO_UNMAP);
             let operation = Operation::WriteZeroes { span, no_unmap };
-            (wire::FLAG_NO_UNMAP, Some(limits.max_write_zeroes), operation)
+            (
+                wire::FLAG_NO_UNMAP,
+                Some(limits.max_write_zeroes),
+                operation,
+            )
         }
         wire::OP_SECURE_ERASE => {
             let max = limits.max_secure_erase;

@@ -47,7 +47,8 @@ must() {
 	case "$*" in cmp\ * | fsck.* | xfs_repair\ * | sha256sum\ * | fio\ *\ --verify=*) wrong "exit code $rc of: $*"; exit 1 ;; esac
 	die "exit code $rc of: $*"
 }
-# is WHAT VALUE WANTED. same_data WHAT VALUE WANTED: the same of data, or of their checksum.
+# is WHAT VALUE WANTED. same_data WHAT VALUE WANTED: the same of data, of their checksum, or of what
+# a hostile peer is counted for: wrong if they differ.
 is() { [ "$2" = "$3" ] || bad "$1 is '$2', not '$3'"; }
 same_data() { [ "$2" = "$3" ] || wrong "$1 is '$2', not '$3'"; }
 # fio_worked: fio, whose report is /run/fio.out, had no error. It gives EILSEQ (84) for data that it

@@ -380,7 +380,7 @@ pub fn parse(
     }
     let block = limits.logical_block_size;
     let atomic = writes && has(wire::FLAG_ATOMIC);
-    let refusal = match max {
+    let (status, why) = match max {
         None if wire.op == wire::OP_RESERVE && !extent.access.writes() => {
             (Status::ReadOnly, "who cannot write reserves nothing")
         }
@@ -402,7 +402,6 @@ pub fn parse(
         }
         Some(_) => return Ok(command),
     };
-    let (status, why) = refusal;
     let response = Response {
         status,
         tag: command.tag,

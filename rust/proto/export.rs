@@ -130,7 +130,7 @@ impl BlockSize {
 
     /// Returns true if this number of bytes is a multiple of the block size.
     pub const fn divides(self, bytes: u64) -> bool {
-        // A power of two.
+        // The block size is a power of two.
         // CAST: From 32 to 64 bits; no function for it is `const`.
         bytes & (self.0 as u64 - 1) == 0
     }

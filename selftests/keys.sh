@@ -47,29 +47,6 @@ keyed() {
 	must unmap m
 }
 
-# pings: a host that has to prove a key has to do so for memory to measure round trips with, too.
-pings() {
-	local p=$C/ping/t
-	start
-	must mkdir "$p"
-	at_exit "rmdir $p"
-	must settings "$p" "addr=$FARBLK_SERVER" export=e write=1 count=5
-	refused ENOKEY "$p/enable" 1 "$NO_KEY"
-	must store "$p/key" "$OTHER"
-	refused EKEYREJECTED "$p/enable" 1 "$NO_PROOF"
-	must store "$p/key" "$KEY"
-	is "the name of the key" "$(show "$p/key_id")" "$(id_of "$KEY")"
-	must store "$p/enable" 1
-	is "round trips" "$(show "$p/write_ns" | wc -l)" 5
-	(umask 077 && echo "$KEY" >/run/ping.key)
-	must "${FARBLK_TOOL:-farblk}" ping "$FARBLK_SERVER/e" --key-file /run/ping.key -c 3 >/run/stdout
-	is "kinds that the tool measures" "$(grep -cE "^(SEND|READ)  3 round trips" /run/stdout)" 2
-	# The longest message fills a receive with its tag.
-	must "${FARBLK_TOOL:-farblk}" ping "$FARBLK_SERVER/e" --key-file /run/ping.key -c 300 -i 1ms --op send --size 4080 --depth 4 >/run/stdout
-	is "kinds that the tool measures" "$(grep -cE "^SEND  300 round trips" /run/stdout)" 1
-	is clients "$(clients)" 0
-}
-
 not_keyed() {
 	start
 	must admit e elsewhere "$OTHER"
@@ -328,7 +305,6 @@ hostile_server() {
 nobody() { remote "awk '{n += \$1} END {exit n != 0}' $C/exports/*/clients"; }
 
 both keyed "a map with a key does verified I/O, again and again"
-scenario pings "memory to measure round trips with, for a host that has a key"
 scenario not_keyed "no key, another key, another host's key: what they are told, and no more"
 scenario impostor "a server that does not have the key"
 scenario files "the files of keys show their names alone, and take keys alone"

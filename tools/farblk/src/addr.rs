@@ -222,6 +222,22 @@ impl fmt::Display for Place {
     }
 }
 
+/// Takes what `ping` measures: `HOST[:PORT]`, or a map by its name, device or UUID. Which of the
+/// two it is depends on the maps that there are.
+pub fn parse_pinged(text: &str) -> Result<String, Invalid> {
+    if text.starts_with("/dev/") || name::parse(text).is_ok() {
+        return Ok(text.to_owned());
+    }
+    if text.contains('/') {
+        let target = quote::word(&Target::parse(text)?.to_string());
+        return Err(Invalid::new(
+            format!("{text:?} is an export: ping measures a server or a map"),
+            format!("farblk map {target}\nfarblk ping MAP  # then, with the name of the map"),
+        ));
+    }
+    Endpoint::parse(text).map(|_| text.to_owned())
+}
+
 /// A path as the user writes it: `[SRC@]DST`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathSpec {
@@ -345,6 +361,25 @@ mod tests {
         }
         for bad in ["", "/", "/vol1", "a/", "a/b/c", "x://a", "x://a/b", "a:0/b"] {
             assert!(Place::parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_can_be_pinged() {
+        for text in [
+            "node-a",
+            "[fd00::1]:99",
+            "fd00::1",
+            "vol1",
+            "7",
+            "/dev/farblk0",
+        ] {
+            assert_eq!(parse_pinged(text), Ok(text.to_owned()));
+        }
+        for bad in [
+            "", "/", "/vol1", "a/", "a/b", "a/b/c", "x://a", "x://a/b", "[a",
+        ] {
+            assert!(parse_pinged(bad).is_err(), "{bad}");
         }
     }
 

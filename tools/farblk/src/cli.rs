@@ -95,7 +95,7 @@ pub enum Command {
     Export(Export),
     /// Ask a server which exports this host may use
     Discover(Discover),
-    /// Measure round trips to a server; needs no map
+    /// Measure round trips to a server, or reads and writes of a map
     Ping(Ping),
     /// Map an export as a disk; prints only the device on stdout
     Map(Map),
@@ -470,45 +470,30 @@ pub struct Discover {
     pub source: Option<IpAddr>,
 }
 
-/// Measures round trips to a server.
-///
-/// SEND is a message to the server's module and its answer, of any --size. READ is an RDMA READ of
-/// no bytes, which is measured of an export of RAM: the RDMA device of the server answers it
-/// without its CPUs. With --op and --size more is measured, on memory that the server makes for
-/// that and that is no part of the export. Nothing is read from the export or written to it, no map
-/// loses its place, and none is made.
+/// Measures round trips to a server, or reads and writes of a map.
 #[derive(Debug, Args)]
 pub struct Ping {
-    /// The server, or one of its exports; an IPv6 address with a port or export is in brackets
-    #[arg(value_name = "HOST[:PORT][/EXPORT]", value_parser = Place::parse, value_hint = ValueHint::Hostname)]
-    pub place: Place,
-    /// Number of round trips
+    /// The server, for messages to its module and back; or a map by its name, its device (farblkN,
+    /// /dev/farblkN) or its UUID, for reads of its disk, one at a time. What names a map is one,
+    /// unless it has a port
+    #[arg(value_name = "HOST[:PORT]|MAP", value_parser = addr::parse_pinged)]
+    pub target: String,
+    /// Number of round trips, or of reads and of writes
     #[arg(short = 'c', long, value_name = "COUNT", default_value = "100", value_parser = size::number::<1, 1_000_000>)]
     pub count: u64,
-    /// Pause after each: 1ms, 500ms, 2s; only with a depth of 1
-    #[arg(short = 'i', long, value_name = "INTERVAL", default_value = "10ms", value_parser = size::duration::<1, 3_600_000>)]
+    /// Pause after each: 0, 1ms, 500ms, 2s
+    #[arg(short = 'i', long, value_name = "INTERVAL", default_value = "10ms", value_parser = size::duration::<0, 3_600_000>)]
     pub interval: Duration,
-    /// What to measure; write, cas (compare and swap), faa (fetch and add) and send-ud (a datagram)
-    /// need an export that admits this host [default: send, and read of an export of RAM]
-    #[arg(long, value_enum, value_name = "OP,...", value_delimiter = ',')]
-    pub op: Vec<Op>,
-    /// Bytes of a SEND, 8 to 4080, of a READ or WRITE, 8 to 60K, or of a datagram, up to the MTU of
-    /// the ports; the others have 8; a READ of that size needs an export that admits this host
-    /// [default: 8, 0 of a READ alone]
-    #[arg(long, value_name = "SIZE", value_parser = size::parse_ping)]
-    pub size: Option<u64>,
-    /// Number of requests under way at once, 4 of send at most; with more than 1 there is a rate
-    #[arg(long, value_name = "N", default_value = "1", value_parser = size::number::<1, 32>)]
-    pub depth: u64,
-    /// Look for answers all the time, rather than sleep until an interrupt comes
+    /// Measure writes, too: write back what was read. Refused while this host uses the disk; no
+    /// other host may use the export meanwhile, or what it writes may be lost
     #[arg(long)]
-    pub polled: bool,
-    /// Prove to the server that this host has the key in FILE, and let it prove the same; - for
-    /// stdin
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub key_file: Option<PathBuf>,
-    /// IP address of this host to use
-    #[arg(long, value_name = "IP", value_parser = addr::parse_ip)]
+    pub write: bool,
+    /// Bytes of each read and write, up to 1M [default: 4096, or the logical block size if that is
+    /// larger]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse_io)]
+    pub size: Option<u64>,
+    /// IP address of this host to use; only for a server
+    #[arg(long, value_name = "IP", value_parser = addr::parse_ip, conflicts_with_all = ["write", "size"])]
     pub source: Option<IpAddr>,
 }
 
@@ -723,23 +708,6 @@ pub enum Unit {
         #[arg(long, value_name = "DURATION", value_parser = size::parse_duration, default_value = "60s")]
         within: Duration,
     },
-}
-
-/// What `farblk ping` measures.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Op {
-    /// A message to the module of the server and its answer
-    Send,
-    /// An RDMA READ
-    Read,
-    /// An RDMA WRITE
-    Write,
-    /// An atomic compare and swap of 8 bytes
-    Cas,
-    /// An atomic fetch and add of 8 bytes
-    Faa,
-    /// A datagram (UD) that the server sends back
-    SendUd,
 }
 
 /// How to select the path of a request.

@@ -84,6 +84,7 @@ fn kind(parent: &str, command: &str, arg: &Arg) -> Option<Kind> {
         _ if value.is_some_and(|value| value == "EXPORT") => Some(Kind::Export),
         _ if value.is_some_and(|value| value == "MAP|EXPORT") => Some(Kind::MapOrExport),
         (_, "create" | "add", "name") => None,
+        (_, "ping", "target") => Some(Kind::Map),
         ("export", "deny" | "evict" | "key", "host") => Some(Kind::Host),
         ("export", "create", "ports") => Some(Kind::Port),
         ("export", _, "name") => Some(Kind::Export),
@@ -187,7 +188,15 @@ mod tests {
             [(_, kind)] => Some(*kind),
             kinds => panic!("{path}: {kinds:?}"),
         };
-        for path in ["unmap", "remap", "rekey", "show", "path add", "path list"] {
+        for path in [
+            "unmap",
+            "remap",
+            "rekey",
+            "show",
+            "path add",
+            "path list",
+            "ping",
+        ] {
             assert_eq!(of(path), Some(Kind::Map), "{path}");
         }
         for path in ["show", "allow", "disable", "enable", "resize", "rm"] {

@@ -2,14 +2,15 @@
 //! The block devices of this host, and losetup(8), which makes one of a file.
 
 use std::ffi::OsStr;
-use std::fs;
+use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::fs::OFlags;
 use serde::Deserialize;
 
 use crate::configfs::Job;
@@ -31,10 +32,12 @@ const LOSETUP_PAUSE: Duration = Duration::from_millis(2);
 /// Timeout for udev, in seconds: it reads each new disk, and one that hangs holds it up.
 const UDEV_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The programs of the host that the tool runs. Tests replace them by a model.
+/// The device nodes of the host and the programs that the tool runs. Tests replace them by a model.
 pub trait System {
     /// The number "MAJOR:MINOR" of the block device `path`, `None` if it is something else.
     fn number(&self, path: &Path) -> io::Result<Option<String>>;
+    /// Opens the block device `path`, see [`Devices::open`].
+    fn open(&self, path: &Path, write: bool) -> io::Result<File>;
     /// Runs losetup(8).
     fn losetup(&self, arguments: &[&OsStr]) -> io::Result<Output>;
     /// Waits until udev has handled all events that there are now, if there is udev. Returns false
@@ -52,6 +55,16 @@ impl System for Linux {
         let minor = (device & 0xff) | ((device >> 12) & !0xff & 0xffff_ffff);
         let is_block = metadata.file_type().is_block_device();
         Ok(is_block.then(|| format!("{major}:{minor}")))
+    }
+
+    fn open(&self, path: &Path, write: bool) -> io::Result<File> {
+        let mut flags = OFlags::DIRECT;
+        flags.set(OFlags::EXCL, write);
+        File::options()
+            .read(true)
+            .write(write)
+            .custom_flags(i32::try_from(flags.bits()).unwrap_or(0))
+            .open(path)
     }
 
     fn losetup(&self, arguments: &[&OsStr]) -> io::Result<Output> {
@@ -97,6 +110,27 @@ fn settle(control: &Path, udevadm: &OsStr) -> bool {
         .status();
     // It ends with the same code if it fails at once.
     status.is_ok_and(|status| status.success()) || start.elapsed() < UDEV_TIMEOUT
+}
+
+/// The most bytes that are read or written at a time by direct I/O.
+pub const IO_MAX: usize = 1 << 20;
+/// What memory for direct I/O has to be aligned to, with any logical block size of farblk.
+const ALIGNMENT: usize = 4096;
+
+/// Memory for direct I/O, of [`IO_MAX`] bytes.
+pub struct Buffer(Vec<u8>);
+
+impl Buffer {
+    /// Makes one of zeroes.
+    pub fn new() -> Self {
+        Self(vec![0; IO_MAX + ALIGNMENT])
+    }
+
+    /// The first `length` bytes.
+    pub fn get(&mut self, length: usize) -> &mut [u8] {
+        let start = self.0.as_ptr().align_offset(ALIGNMENT);
+        &mut self.0[start..start + length]
+    }
 }
 
 /// A loop device that backs a file.
@@ -162,6 +196,12 @@ impl Devices {
         }
     }
 
+    /// Opens the device `name` ("farblk0") for direct I/O. To write, opens it exclusively: that
+    /// fails with EBUSY while the device is mounted, is swap space or is part of another device.
+    pub fn open(&self, name: &str, write: bool) -> io::Result<File> {
+        self.system.open(&self.root.join("dev").join(name), write)
+    }
+
     /// Waits until udev has handled all events that there are now, such as those of a new disk:
     /// only then the disk has its names, those in `/dev/farblk` too, and udev has closed it.
     /// Returns false if it is not done after [`UDEV_TIMEOUT`].
@@ -191,6 +231,11 @@ impl Devices {
     pub fn size(&self, name: &str) -> Option<u64> {
         let sectors: u64 = self.attr(name, "size")?.parse().ok()?;
         sectors.checked_mul(512)
+    }
+
+    /// The logical block size of the device `name` in bytes.
+    pub fn block_size(&self, name: &str) -> Option<u64> {
+        self.attr(name, "queue/logical_block_size")?.parse().ok()
     }
 
     /// The file behind the loop device `device` ("/dev/loop0").
@@ -339,6 +384,13 @@ mod tests {
             "settle --timeout=10\n"
         );
         let _ = fs::remove_dir_all(&root);
+    }
+
+    #[test]
+    fn a_buffer_is_aligned() {
+        let mut buffer = Buffer::new();
+        let data = buffer.get(IO_MAX);
+        assert_eq!((data.len(), data.as_ptr().align_offset(4096)), (IO_MAX, 0));
     }
 
     #[test]

@@ -3,13 +3,14 @@
 
 use std::time::Duration;
 
+use crate::device;
+
 const UNITS: &str = "KMGTPE";
 
 /// The largest `inline_size`, in bytes.
 const INLINE_MAX: u64 = 16 << 10;
-/// The fewest and the most bytes of an RDMA operation that is measured.
-const PING_MIN: u64 = 8;
-const PING_MAX: u64 = 60 << 10;
+/// The largest read or write, in bytes.
+const IO_MAX: u64 = device::IO_MAX as u64;
 /// The longest time that I/O waits for a path, in ms.
 const NO_PATH_MAX_MS: u64 = 86_400_000;
 
@@ -40,11 +41,11 @@ pub fn parse_inline(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Parses the bytes of an RDMA operation that is measured.
-pub fn parse_ping(text: &str) -> Result<u64, String> {
+/// Parses the size of a read or write that is measured.
+pub fn parse_io(text: &str) -> Result<u64, String> {
     match parse(text)? {
-        size @ PING_MIN..=PING_MAX => Ok(size),
-        _ => Err(format!("{text:?} is not from {PING_MIN} to {PING_MAX}")),
+        size @ 512..=IO_MAX if size % 512 == 0 => Ok(size),
+        _ => Err(format!("{text:?} is not 512 to 1M bytes in blocks of 512")),
     }
 }
 
@@ -192,6 +193,10 @@ mod tests {
             assert!(parse_block(bad).is_err(), "{bad}");
         }
         assert!(parse_inline("16385").is_err());
+        assert_eq!([parse_io("512"), parse_io("1M")], [Ok(512), Ok(1 << 20)]);
+        for bad in ["0", "8", "1000", "1025K"] {
+            assert!(parse_io(bad).is_err(), "{bad}");
+        }
     }
 
     /// Those that the command line names are there in the same words.

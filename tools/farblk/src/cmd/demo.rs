@@ -5,24 +5,23 @@
 //! stays is what any command leaves in /etc/farblk: the identity of the host, and a registration.
 
 use std::cell::{Cell, RefCell};
-use std::fs::{self, File};
+use std::fs;
 use std::io::Read;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use rustix::fs::OFlags;
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::Context;
 use crate::cli::{self, Cli};
 use crate::configfs::{Configfs, Job};
-use crate::device::Devices;
+use crate::device::{Buffer, Devices, IO_MAX};
 use crate::error::{Code, Error};
 use crate::interrupt::Interrupt;
 use crate::output::Output;
@@ -30,7 +29,7 @@ use crate::{quote, size};
 
 mod pattern;
 
-use pattern::{Buffer, LARGE, SMALL, is_stamped, stamp};
+use pattern::{is_stamped, stamp};
 
 /// The name of the port, the export and the map.
 const NAME: &str = "farblk-demo";
@@ -40,6 +39,8 @@ const DEVICE: &str = "farblkdemo";
 const ADDRESS: &str = "198.18.74.20";
 /// A GID of that address.
 const GID: &str = "0000:0000:0000:0000:0000:ffff:c612:4a14";
+/// The bytes of a small read.
+const SMALL: usize = 4096;
 /// How long a program may take.
 const PROGRAM_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long a step of the removal is tried again: udev may look at a new disk for a moment.
@@ -245,7 +246,9 @@ fn script(configfs: &Configfs, objects: &[Object]) {
         )
     });
     configfs.record(|| format!("dd if={device} of=/dev/null bs=1M iflag=direct"));
-    configfs.record(|| format!("farblk ping {ADDRESS}/{NAME}"));
+    for target in [ADDRESS, NAME] {
+        configfs.record(|| format!("farblk ping {target}"));
+    }
     for object in objects.iter().rev() {
         configfs.record(|| shown(&object.remove));
     }
@@ -361,20 +364,25 @@ impl Demo<'_> {
             }
         }
         let map = self.context.configfs.path(&["maps", NAME]);
-        let device = self.context.configfs.attr(&map, "device");
-        let device = PathBuf::from("/dev").join(device.unwrap_or_default());
+        let disk = self.context.configfs.attr(&map, "device");
+        let disk = disk.unwrap_or_default();
         let size: u64 = self.context.configfs.number(&map, "size").unwrap_or(0);
         if size != arguments.ram {
-            let why = format!("{} has {size} bytes", device.display());
+            let why = format!("/dev/{disk} has {size} bytes");
             return Err(self.job.error(Code::Io, why));
         }
-        let Some(document) = self.work(&device, size, arguments.time)? else {
+        let Some(document) = self.work(&disk, size, arguments.time)? else {
             return Ok(None);
         };
-        let ping = words(&format!("farblk ping {ADDRESS}/{NAME}"));
-        self.print(&ping)?;
-        self.run(&ping)?;
-        Ok((!self.interrupt.came()).then_some(document))
+        for target in [ADDRESS, NAME] {
+            let ping = words(&format!("farblk ping {target}"));
+            self.print(&ping)?;
+            self.run(&ping)?;
+            if self.interrupt.came() {
+                return Ok(None);
+            }
+        }
+        Ok(Some(document))
     }
 
     /// Runs a command that makes an object, or a part of it, and notes whether the object is new.
@@ -419,33 +427,24 @@ impl Demo<'_> {
     }
 
     /// Fills the disk, reads it back, and reads small blocks for `time`.
-    fn work(&self, device: &Path, size: u64, time: Duration) -> Result<Option<Document>, Error> {
-        let failed = |e: std::io::Error| {
-            self.job
-                .error(Code::Io, format!("{}: {e}", device.display()))
-        };
-        let direct = i32::try_from(OFlags::DIRECT.bits()).unwrap_or(0);
-        let disk = File::options()
-            .read(true)
-            .write(true)
-            .custom_flags(direct)
-            .open(device)
-            .map_err(failed)?;
+    fn work(&self, name: &str, size: u64, time: Duration) -> Result<Option<Document>, Error> {
+        let failed = |e: std::io::Error| self.job.error(Code::Io, format!("/dev/{name}: {e}"));
+        let disk = self.context.devices.open(name, true).map_err(failed)?;
         let mut buffer = Buffer::new();
         let mut document = Document {
             schema: "farblk.demo/1",
             size_bytes: size,
             ..Document::default()
         };
-        let chunks = size / LARGE as u64;
+        let chunks = size / IO_MAX as u64;
         for writes in [true, false] {
             let start = Instant::now();
             for chunk in 0..chunks {
                 if self.interrupt.came() {
                     return Ok(None);
                 }
-                let at = chunk * LARGE as u64;
-                let data = buffer.get(LARGE);
+                let at = chunk * IO_MAX as u64;
+                let data = buffer.get(IO_MAX);
                 if writes {
                     stamp(data, chunk);
                     disk.write_all_at(data, at).map_err(failed)?;
@@ -453,15 +452,12 @@ impl Demo<'_> {
                     data.fill(0);
                     disk.read_exact_at(data, at).map_err(failed)?;
                     if !is_stamped(data, chunk) {
-                        let why = format!(
-                            "{} has other data at {at} than were written",
-                            device.display()
-                        );
+                        let why = format!("/dev/{name} has other data at {at} than were written");
                         return Err(self.job.error(Code::Io, why));
                     }
                 }
             }
-            let rate = ((chunks * LARGE as u64) as f64 / start.elapsed().as_secs_f64()) as u64;
+            let rate = ((chunks * IO_MAX as u64) as f64 / start.elapsed().as_secs_f64()) as u64;
             let (what, place) = match writes {
                 true => ("wrote", &mut document.write_bytes_per_s),
                 false => ("read back, and compared,", &mut document.read_bytes_per_s),
@@ -469,7 +465,7 @@ impl Demo<'_> {
             *place = rate;
             self.say(format!(
                 "{what} {}: {}/s",
-                size::human(chunks * LARGE as u64),
+                size::human(chunks * IO_MAX as u64),
                 size::human(rate)
             ))?;
         }

@@ -69,43 +69,40 @@ fn parse_entry(line: &str) -> Option<Entry> {
     })
 }
 
+/// The directory of the objects that ask a server.
+const GROUP: &str = "discover";
 /// The start of the names of the objects of this tool. The process ID follows.
 const PREFIX: &str = "tool-";
 
-/// Makes an object of this process in `group`, which is there for this command only. First removes
-/// those of processes that were killed, as they would keep the module loaded.
-pub fn make_own(
-    context: &Context,
-    group: &str,
-    made: &mut Made<'_>,
-    job: &Job,
-) -> Result<PathBuf, Error> {
+/// Makes an object of this process in discover/, which is there for this command only. First
+/// removes those of processes that were killed, as they would keep the module loaded.
+pub fn make_own(context: &Context, made: &mut Made<'_>, job: &Job) -> Result<PathBuf, Error> {
     let configfs = &context.configfs;
-    remove_leftovers(context, group);
+    remove_leftovers(context);
     let name = match configfs.is_dry_run() {
         true => "tool".to_owned(),
         false => format!("{PREFIX}{}", process::id()),
     };
-    let object = configfs.path(&[group, &name]);
+    let object = configfs.path(&[GROUP, &name]);
     made.mkdir(&object, job)?;
     Ok(object)
 }
 
 /// Removes the objects of processes that were killed.
-fn remove_leftovers(context: &Context, group: &str) {
+fn remove_leftovers(context: &Context) {
     let configfs = &context.configfs;
     let processes = context.root.join("proc");
     if configfs.is_dry_run() || !processes.join("self").exists() {
         return;
     }
     let job = Job::new("cannot clean up");
-    for name in configfs.names(&configfs.path(&[group])) {
+    for name in configfs.names(&configfs.path(&[GROUP])) {
         let number = name.strip_prefix(PREFIX).and_then(|rest| rest.parse().ok());
         // This process has made none yet.
         let is_over =
             |number: u32| number == process::id() || !processes.join(number.to_string()).exists();
         if number.is_some_and(is_over) {
-            let object = configfs.path(&[group, &name]);
+            let object = configfs.path(&[GROUP, &name]);
             // Another process may be about to do the same.
             let _ = configfs
                 .disable(&object, &job)
@@ -143,7 +140,7 @@ pub fn look(
 ) -> Result<Vec<Entry>, Error> {
     let configfs = &context.configfs;
     let mut made = Made::new(configfs, &context.output);
-    let object = make_own(context, "discover", &mut made, job)?;
+    let object = make_own(context, &mut made, job)?;
     configfs.set(&object, "addr", &address.to_string(), job)?;
     if let Some(source) = source {
         configfs.set(&object, "source", &source.to_string(), job)?;

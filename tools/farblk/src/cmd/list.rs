@@ -142,6 +142,15 @@ impl Map {
         self.device.as_deref()?.strip_prefix("/dev/")
     }
 
+    /// "map vol1 is stale: the contents are gone".
+    pub fn condition(&self) -> String {
+        let state = self.state.as_deref().unwrap_or("unknown");
+        match &self.last_error {
+            Some(last) => format!("map {} is {state}: {}", self.name, last.text),
+            None => format!("map {} is {state}", self.name),
+        }
+    }
+
     /// "10.0.0.1/vol1": the server by its first path.
     pub fn remote(&self) -> String {
         let server = self.paths.first().and_then(|path| path.addr.as_deref());

@@ -308,27 +308,23 @@ fn map_existing(
     loop {
         let map = Map::read(context, &name);
         let state = map.state.as_deref().unwrap_or("unknown");
-        let why = || match &map.last_error {
-            Some(last) => format!("map {name} is {state}: {}", last.text),
-            None => format!("map {name} is {state}"),
-        };
         match state {
             "live" => return Ok(changed),
-            "stale" => return Err(job.error(Code::Stale, why())),
-            "evicted" => return Err(job.error(Code::Evicted, why())),
+            "stale" => return Err(job.error(Code::Stale, map.condition())),
+            "evicted" => return Err(job.error(Code::Evicted, map.condition())),
             // It comes back by itself.
             "connecting" | "reconnecting" | "failed" => {
                 if configfs.is_dry_run() {
                     return Ok(changed);
                 }
                 if Instant::now() >= deadline {
-                    return Err(job.error(Code::NoPath, why()));
+                    return Err(job.error(Code::NoPath, map.condition()));
                 }
                 thread::sleep(POLL_PAUSE);
             }
             // Another process disables it.
             "closing" if Instant::now() >= deadline => {
-                return Err(job.error(Code::Busy, why()));
+                return Err(job.error(Code::Busy, map.condition()));
             }
             "closing" => thread::sleep(POLL_PAUSE),
             _ => break,
@@ -695,7 +691,7 @@ fn disable(
 
 /// Makes the error for a disk in use that was not `done`. Returns it with the steps that end the
 /// use.
-fn in_use(
+pub fn in_use(
     context: &Context,
     name: &str,
     done: &str,

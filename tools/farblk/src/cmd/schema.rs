@@ -45,7 +45,7 @@ const SCHEMAS: &[Row] = &[
     ("farblk.metrics/1", make::<metrics::Document>),
     ("farblk.path-list/1", make::<path::ListDocument<'static>>),
     ("farblk.path/1", make::<path::Document<'static>>),
-    ("farblk.ping/1", make::<ping::Document>),
+    ("farblk.ping/2", make::<ping::Document>),
     ("farblk.port-list/1", make::<port::ListDocument>),
     ("farblk.port/1", make::<port::PortDocument<'static>>),
     ("farblk.removed/1", make::<super::Removed<'static>>),

@@ -54,7 +54,7 @@ impl Fake {
             base: root.join("sys/kernel/config/farblk"),
             ..Self::default()
         };
-        for directory in ["", "ports", "exports", "maps", "discover", "ping"] {
+        for directory in ["", "ports", "exports", "maps", "discover"] {
             fake.state
                 .borrow_mut()
                 .objects
@@ -207,38 +207,11 @@ fn defaults(path: &Path) -> Option<&'static [(&'static str, &'static str)]> {
             ("addr", ""),
             ("source", ""),
             ("first", "0"),
+            ("pings", "0"),
+            ("interval_us", "10000"),
             ("enable", "0"),
             ("exports", ""),
-            ("last_error", ""),
-        ],
-        ["ping", _] => &[
-            ("addr", ""),
-            ("source", ""),
-            ("count", "10"),
-            ("interval_us", "10000"),
-            ("export", ""),
-            ("key", ""),
-            ("key_id", ""),
-            ("size", "8"),
-            ("send_size", "8"),
-            ("depth", "1"),
-            ("polled", "0"),
-            ("send", "1"),
-            ("read", "0"),
-            ("write", "0"),
-            ("cas", "0"),
-            ("faa", "0"),
-            ("send_ud", "0"),
-            ("enable", "0"),
-            ("send_ns", ""),
-            ("read_ns", ""),
-            ("write_ns", ""),
-            ("cas_ns", ""),
-            ("faa_ns", ""),
-            ("send_ud_ns", ""),
-            ("lost", "0"),
-            ("elapsed_ns", ""),
-            ("unavailable", ""),
+            ("rtt_ns", ""),
             ("last_error", ""),
         ],
         _ => return None,
@@ -302,48 +275,12 @@ impl State {
                 "exports".into(),
                 format!("total 3\n{}", page.collect::<String>()),
             );
-            attributes.insert("enable".into(), "0".into());
-        }
-        if let ["ping", _] = parts.as_slice() {
-            // 40 us, 41 us and so on; what takes no message takes half as long. There is no fetch
-            // and add.
-            let count: u64 = attributes["count"].parse().unwrap_or(0);
-            let times = |first: u64| {
-                let lines = (0..count).map(|n| format!("{}\n", first + 1000 * n));
-                lines.collect::<String>()
-            };
-            let mut elapsed = String::new();
-            for (word, first) in [
-                ("send", 40_000),
-                ("read", 20_000),
-                ("write", 20_000),
-                ("cas", 20_000),
-                ("send_ud", 30_000),
-            ] {
-                let measured = attributes.get(word);
-                // An older module always measures messages.
-                let text = match measured.map_or(word == "send", |value| value == "1") {
-                    true => times(first),
-                    false => String::new(),
-                };
-                // Every fourth datagram is lost, and each of one alone.
-                let mut text = text;
-                if word == "send_ud" && !text.is_empty() {
-                    let lost = if count == 1 { 1 } else { count / 4 };
-                    let left = count.saturating_sub(lost);
-                    let lines = text.lines().take(usize::try_from(left).unwrap_or(0));
-                    text = lines.flat_map(|line| [line, "\n"]).collect();
-                    attributes.insert("lost".into(), lost.to_string());
-                }
-                if !text.is_empty() {
-                    elapsed += &format!("{word} {}\n", 10_000 * count);
-                }
-                attributes.insert(format!("{word}_ns"), text);
-            }
-            attributes.insert("elapsed_ns".into(), elapsed);
-            let has_faa = attributes.get("faa").is_some_and(|value| value == "1");
-            let unavailable = if has_faa { "faa\n" } else { "" };
-            attributes.insert("unavailable".into(), unavailable.into());
+            // 40 us, 41 us and so on.
+            let pings: u64 = attributes
+                .get("pings")
+                .map_or(0, |text| text.parse().unwrap_or(0));
+            let lines = (0..pings).map(|n| format!("{}\n", 40_000 + 1000 * n));
+            attributes.insert("rtt_ns".into(), lines.collect());
             attributes.insert("enable".into(), "0".into());
         }
     }

@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::os::unix::process::ExitStatusExt;
@@ -32,6 +32,8 @@ struct State {
     no_direct: bool,
     missing: bool,
     busy: bool,
+    /// Somebody has the disks for himself.
+    held: bool,
 }
 
 /// The model; clones are the same model. Its /sys is below `root`.
@@ -90,6 +92,11 @@ impl Fake {
     /// udev of this host is never done.
     pub fn with_busy_udev(&self) {
         self.state.borrow_mut().busy = true;
+    }
+
+    /// Nobody can open a disk of this host exclusively.
+    pub fn with_held_disks(&self) {
+        self.state.borrow_mut().held = true;
     }
 
     /// The changes losetup was asked for, and the waits for udev, since the last call.
@@ -197,6 +204,13 @@ impl System for Fake {
             return Ok(Some(number.clone()));
         }
         fs::metadata(path).map(|_| None)
+    }
+
+    fn open(&self, path: &Path, write: bool) -> io::Result<File> {
+        match write && self.state.borrow().held {
+            true => Err(io::ErrorKind::ResourceBusy.into()),
+            false => File::options().read(true).write(write).open(path),
+        }
     }
 
     fn losetup(&self, arguments: &[&OsStr]) -> io::Result<Output> {

@@ -67,7 +67,7 @@ const CAUSES: &[Row] = &[
     ),
     (
         "F0113",
-        "The device, or the file below a loop device, can only be read, and the export would let clients write.",
+        "The device, or the file below a loop device, can only be read, and the export would let clients write, or ping --write was to write to it.",
         "farblk export create vol1 --device /dev/sr0 --read-only",
     ),
     (

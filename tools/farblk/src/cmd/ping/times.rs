@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Round trips of one kind, summed up.
+//! What was measured of one kind, summed up.
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use crate::size;
+
 /// Columns of the longest bar of a histogram.
 const BAR: u64 = 40;
 
-/// Round trips of one kind.
+/// How long round trips, reads or writes took.
 #[derive(Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Times {
     count: usize,
@@ -16,15 +18,11 @@ pub struct Times {
     p99_ns: u64,
     max_ns: u64,
     histogram: Vec<Bucket>,
-    /// The bytes of each.
-    size: u64,
-    /// How many were under way at once.
-    depth: u64,
-    /// How many there were in a second; null if one was under way at a time.
-    iops: Option<u64>,
+    /// The bytes of each read or write; null of round trips.
+    size: Option<u64>,
 }
 
-/// The round trips that took less than a time, and not less than that of the bucket before.
+/// Those that took less than a time, and not less than that of the bucket before.
 #[derive(Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Bucket {
     below_ns: u64,
@@ -32,9 +30,8 @@ pub struct Bucket {
 }
 
 impl Times {
-    /// Sums up round trips of `size` bytes, of which `depth` were under way at once and that took
-    /// `elapsed_ns` together; `None` if there is none.
-    pub fn new(mut times: Vec<u64>, size: u64, depth: u64, elapsed_ns: u64) -> Option<Self> {
+    /// Sums up what took `times` in ns; `None` if there is none.
+    pub fn new(mut times: Vec<u64>, size: Option<u64>) -> Option<Self> {
         times.sort_unstable();
         let (&min_ns, &max_ns) = (times.first()?, times.last()?);
         // The least time that so many of them do not exceed.
@@ -50,27 +47,19 @@ impl Times {
             max_ns,
             histogram: histogram(&times),
             size,
-            depth,
-            iops: (depth > 1).then(|| rate(times.len(), elapsed_ns)),
         })
     }
 
-    /// How many there are.
-    pub fn count(&self) -> usize {
-        self.count
-    }
-
-    /// The lines for people.
+    /// The lines for people; each is a `what`.
     pub fn lines(&self, what: &str) -> Vec<String> {
         let [min, p50, p99, max] =
             [self.min_ns, self.p50_ns, self.p99_ns, self.max_ns].map(microseconds);
         let count = self.count;
-        let rate = match self.iops {
-            Some(iops) => format!("  depth {}  {iops}/s", self.depth),
-            None => String::new(),
-        };
+        let plural = if count == 1 { "" } else { "s" };
+        let of = self.size.map(|size| format!(" of {}", size::human(size)));
+        let of = of.unwrap_or_default();
         let mut lines = vec![format!(
-            "{what}  {count} round trips  min {min}  p50 {p50}  p99 {p99}  max {max}{rate}"
+            "{count} {what}{plural}{of}  min {min}  p50 {p50}  p99 {p99}  max {max}"
         )];
         let most = self.histogram.iter().map(|bucket| bucket.count).max();
         let most = most.unwrap_or(1).max(1);
@@ -84,13 +73,6 @@ impl Times {
         }));
         lines
     }
-}
-
-/// How many of `count` there are in a second, if all of them took `elapsed_ns`.
-fn rate(count: usize, elapsed_ns: u64) -> u64 {
-    let count = u128::try_from(count).unwrap_or(0);
-    let rate = count * 1_000_000_000 / u128::from(elapsed_ns.max(1));
-    u64::try_from(rate).unwrap_or(u64::MAX)
 }
 
 /// The end of the first bucket that ends after `ns`: 1, 1.5, 2, 3, 4, 6, 8 us and so on.
@@ -137,9 +119,9 @@ mod tests {
 
     #[test]
     fn sums() {
-        assert_eq!(Times::new(Vec::new(), 8, 1, 0), None);
+        assert_eq!(Times::new(Vec::new(), None), None);
         let times = (1..=200).rev().map(|n| n * 1000).collect();
-        let times = Times::new(times, 8, 1, 0).unwrap();
+        let times = Times::new(times, None).unwrap();
         assert_eq!(
             [times.min_ns, times.p50_ns, times.p99_ns, times.max_ns],
             [1000, 100_000, 198_000, 200_000]
@@ -148,7 +130,7 @@ mod tests {
             times.histogram.iter().map(|one| one.count).sum::<u64>(),
             200
         );
-        let one = Times::new(vec![7], 8, 1, 0).unwrap();
+        let one = Times::new(vec![7], None).unwrap();
         assert_eq!([one.min_ns, one.p50_ns, one.p99_ns, one.max_ns], [7; 4]);
     }
 
@@ -168,29 +150,17 @@ mod tests {
             list,
             [(1500, 1), (2000, 0), (3000, 0), (4000, 0), (6000, 2)]
         );
-        let lines = Times::new(vec![40_000; 8], 8, 1, 0).unwrap().lines("SEND");
+        let lines = Times::new(vec![40_000; 8], None).unwrap();
+        let lines = lines.lines("round trip");
         assert_eq!(
             lines[0],
-            "SEND  8 round trips  min 40.0 us  p50 40.0 us  p99 40.0 us  max 40.0 us"
+            "8 round trips  min 40.0 us  p50 40.0 us  p99 40.0 us  max 40.0 us"
         );
         assert_eq!(lines[1].split_whitespace().last(), Some(&*"#".repeat(40)));
         assert_eq!(lines.len(), 2);
         // The module never says so, but its file might.
         assert!(bucket_end(u64::MAX / 4) > u64::MAX / 4);
-    }
-
-    #[test]
-    fn rates() {
-        let times = Times::new(vec![40_000; 8], 4096, 4, 100_000).unwrap();
-        assert_eq!(
-            (times.iops, times.size, times.depth),
-            (Some(80_000), 4096, 4)
-        );
-        let lines = times.lines("READ");
-        assert!(lines[0].ends_with("  depth 4  80000/s"), "{}", lines[0]);
-        // One at a time has pauses in between.
-        assert_eq!(Times::new(vec![7], 8, 1, 100).unwrap().iops, None);
-        assert_eq!(rate(1, 0), 1_000_000_000);
-        assert_eq!(rate(0, u64::MAX), 0);
+        let one = Times::new(vec![7], Some(4096)).unwrap().lines("read");
+        assert!(one[0].starts_with("1 read of 4.0 KiB  min "), "{}", one[0]);
     }
 }

@@ -8,10 +8,8 @@
 //! - `io/disk` and `io/multipath`: the disk of a map, and its block driver.
 //! - `io/stats`: the counters of a map.
 //! - `io/connection`, `io/commands`, `io/slabs` and `io/tag`: one I/O connection.
-//! - `discovery` and `ping`: what a server is asked without a login; with `ping/meter`,
-//!   `ping/datagrams` and `ping/trips` below it.
+//! - `discovery`: what a server is asked without a login.
 //! - `control`: control connections.
-//! - `operation`: RDMA and atomic operations on a control connection, to measure them.
 //! - `target`: the address of a server, and how a connection to it is made.
 //! - `deadline`: how long an attempt to connect may take.
 //! - `events`: the mailbox of a map, which all the files above post to.
@@ -26,12 +24,15 @@ mod events;
 pub(crate) mod host;
 pub mod io;
 mod map;
-mod operation;
 mod params;
-mod ping;
 mod target;
 
-pub(crate) use discovery::discover;
+pub(crate) use discovery::{
+    discover,
+    Pings,
+    INTERVAL_MAX_US,
+    PINGS_MAX, //
+};
 pub(crate) use map::{
     Files as MapFiles,
     Map,
@@ -42,17 +43,5 @@ pub(crate) use params::{
     Options,
     Params,
     Policy, //
-};
-pub(crate) use ping::{
-    ping,
-    PerTrip,
-    PingRequest,
-    RoundTrips,
-    Trip,
-    DEPTH_MAX,
-    SEND_MAX,
-    SEND_MIN,
-    SIZE_MAX,
-    SIZE_MIN, //
 };
 pub(crate) use target::Target;

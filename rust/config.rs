@@ -12,7 +12,6 @@ mod host;
 mod map;
 pub mod parse;
 mod path;
-mod ping;
 mod port;
 mod root;
 mod switch;

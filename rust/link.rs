@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! What client and server share of a connection: the control channel and its keys, the cipher
-//! of I/O connections, letters that go back and forth, failures in words, status codes.
+//! of I/O connections, failures in words, status codes.
 
 #![forbid(unsafe_code)]
 
@@ -9,7 +9,6 @@ pub(crate) mod channel;
 pub(crate) mod cipher;
 pub(crate) mod failure;
 pub(crate) mod keys;
-pub mod letter;
 pub(crate) mod status;
 
 use crate::base::compat;

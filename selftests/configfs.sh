@@ -81,7 +81,7 @@ root() {
 
 names() {
 	local kind name
-	for kind in ports exports maps discover ping; do
+	for kind in ports exports maps discover; do
 		for name in .hidden "a b" "a,b" é "$(printf 'n%.0s' {1..64})" "$(printf 'n%.0s' {1..255})"; do
 			outcome mkdir "$C/$kind/$name"
 			[[ $GOT =~ ^(EINVAL|ENAMETOOLONG)$ ]] || bad "mkdir $kind/${name:0:20} was not refused"
@@ -472,58 +472,19 @@ discover() {
 	leaves_addresses discover/d/addr
 	takes discover/d/first 5 0
 	leaves_numbers discover/d/first -1
+	takes discover/d/pings 0 256 11
+	leaves_numbers discover/d/pings 257 -1 65547
+	takes discover/d/interval_us 0 1000000 1000
+	leaves_numbers discover/d/interval_us 1000001 -1 4294968296
+	read_only discover/d/{exports,rtt_ns,state,last_error}
 	must store "$d/addr" "$FARBLK_SERVER"
 	must store "$d/enable" 1
 	is "what this host may use" "$(<"$d/exports")" "$(printf 'total 1\nshown ram 8388608 rw 0 3 %s' "$(<"$C/exports/shown/uuid")")"
+	is "round trips" "$(grep -c '^[1-9][0-9]*$' "$d/rtt_ns")" 11
+	must settings "$d" pings=0 enable=1
+	is "round trips" "$(<"$d/rtt_ns")" ""
 	no_error discover/d
 	must rmdir "$d"
-}
-
-ping() {
-	local p=$C/ping/p kind
-	must mkdir "$p"
-	defaults ping/p addr= source= count=10 interval_us=10000 export= key_id= size=8 send_size=8 depth=1 polled=0 send=1 read=0 write=0 cas=0 faa=0 send_ud=0 enable=0 \
-		send_ns= read_ns= write_ns= cas_ns= faa_ns= send_ud_ns= elapsed_ns= lost=0 unavailable= last_error=
-	read_only ping/p/{key_id,send_ns,read_ns,write_ns,cas_ns,faa_ns,send_ud_ns,elapsed_ns,lost,unavailable,last_error}
-	refused EINVAL "$p/enable" 1 addr
-	takes ping/p/addr "10.9.0.1=>10.9.0.1:7420"
-	leaves_addresses ping/p/addr
-	takes ping/p/source 10.9.0.1 ::1 ""
-	leaves_words ping/p/source 10.9.0 10.9.0.1:1 x
-	takes ping/p/count 1 256 5
-	leaves_numbers ping/p/count 0 257 -1 4294967297
-	takes ping/p/interval_us 1000 1000000
-	leaves_numbers ping/p/interval_us 0 999 1000001 4294968296
-	takes ping/p/export e ""
-	leaves_words ping/p/export "a b" .x a/b
-	takes ping/p/size 8 61440 "60K=>61440" "512=>512"
-	takes ping/p/send_size 8 4080 "1K=>1024"
-	leaves_words ping/p/size 0 7 61441 64K 4G 4294967297 x -1
-	leaves_words ping/p/send_size 0 7 4081 4K 4G 4294967304 x -1
-	takes ping/p/depth 1 32
-	leaves_numbers ping/p/depth 0 33 -1 65537
-	for kind in send read write cas faa send_ud polled; do takes ping/p/$kind 1 0; done
-	for kind in send read write cas faa send_ud polled enable; do leaves_switch ping/p/$kind; done
-	must store "$p/addr" "$FARBLK_SERVER"
-	must store "$p/count" 11
-	# There are no pauses while many are under way.
-	refused ECONNREFUSED "$p/enable" 1 "nobody listens"
-	must store "$p/depth" 1
-	refused EINVAL "$p/enable" 1 "more than 10 s"
-	must store "$p/interval_us" 1000
-	refused ECONNREFUSED "$p/enable" 1 "nobody listens"
-	must port_add p "$FARBLK_SERVER"
-	must settings "$p" enable=0 enable=1
-	is "messages without send" "$(<"$p/send_ns")" ""
-	for kind in write cas faa send_ud; do must store "$p/$kind" 1 && refused EINVAL "$p/enable" 1 "$kind needs an export" && must store "$p/$kind" 0; done
-	must settings "$p" send=1 enable=1
-	is "messages" "$(wc -l <"$p/send_ns")" 11
-	is "READs without read" "$(<"$p/read_ns")" ""
-	[[ $(<"$p/elapsed_ns") =~ ^send\ [1-9][0-9]*$ ]] || bad "elapsed_ns is $(<"$p/elapsed_ns")"
-	must settings "$p" read=1 enable=1
-	is "READs" "$(grep -c '^[1-9][0-9]*$' "$p/read_ns")" 11
-	no_error ping/p
-	must rmdir "$p"
 }
 
 scenario root "the host's id and name; version, protocol and features cannot be written"
@@ -537,6 +498,5 @@ scenario progress "a large allocation tells how far it is"
 scenario killed "and ends when its task is killed"
 scenario maps "a map's and a path's attributes and life"
 scenario paths "paths come and go while their map is enabled, up to eight"
-scenario discover "discover shows what this host may use"
-scenario ping "ping measures round trips"
+scenario discover "discover shows what this host may use, and round trips"
 run_scenarios

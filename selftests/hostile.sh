@@ -80,8 +80,6 @@ control() { start; block_exports; hostile control; unharmed; }
 malformed() { start; hostile malformed; unharmed; }
 refused_commands() { start; block_exports; hostile refused; unharmed; }
 memory() { start; hostile memory; unharmed; }
-scratch() { start; block_exports; hostile scratch hostile_scratch.py; unharmed; }
-echo_back() { start; block_exports; hostile echo hostile_echo.py; unharmed; }
 stranger() { start; hostile stranger; unharmed; }
 slow() { start; slow_export; hostile slow; unharmed; }
 death() { start; slow_export; hostile death; unharmed; }
@@ -239,8 +237,6 @@ scenario malformed "commands that are malformed: the connection ends"
 scenario refused_commands "commands that are refused, and nothing is done"
 scenario memory "memory that the server cannot reach"
 scenario stranger "more messages, and for longer, than without a login"
-scenario scratch "memory to measure round trips with that one should not have"
-scenario echo_back "datagrams that one should not get back"
 scenario slow "too many commands, tags twice, and ends, with commands in flight"
 scenario death "a client that dies with commands in flight"
 scenario ram "memory of a RAM export that was not granted"

@@ -17,7 +17,6 @@ from handshake import derived, flipped, key_id, key_of, mac, own_end, peer_end, 
 from hostile import (
     AUTH_FAILED, AUTH_REQUIRED, BAD_SESSION, BAD_STATE, CHALLENGE, CONTROL, GRANT, IO, LIST, LOGOUT, MALFORMED, OK, PING, PONG, REPLY, Connection,
     Ended, Failed, Refused, Session, ask, case, cases, expect, exports, login, main, message, refused, request, works)
-from hostile_scratch import scratch
 
 KEY, OTHER = key_of(os.environ["KEY"]), key_of(os.environ["OTHER"])
 
@@ -244,12 +243,6 @@ def keys_none():
         expect("what there is", names(control.receive()[0]), [b"open"])
     expect("the number of different answers", len(said), 1)
     expect("what there is with a key", names(Keyed().ask(exports())[1]), [b"e", b"open"])
-    # It has no memory to measure round trips with, either.
-    for export in b"e", b"o", b"nothing":
-        code, _ = ask(Connection(request()), scratch(export))
-        expect("the status of a scratch region", code, AUTH_REQUIRED)
-    expect("the status of a scratch region with the key of another host", Keyed(OTHER).ask(scratch(b"e"))[0], AUTH_FAILED)
-    expect("the status of a scratch region with a key", Keyed().ask(scratch(b"e"))[0], OK)
     # Here everybody may, under every name.
     works(Session(b"open").io())
 

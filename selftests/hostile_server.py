@@ -34,7 +34,7 @@ from ctypes import POINTER, addressof, byref, c_char, c_int, c_ubyte, c_void_p, 
 import hostile
 from hostile import (
     CONTROL, ESTABLISHED, EXTENT, FENCE, FENCED, FLUSHED, GRANT, IO, LIST, LOGIN, LOGOUT, MAGIC, OLDEST,
-    PATIENCE, PING, PONG, PORT, READ, RECEIVED, REPLY, RO, RW, ECHO, SCRATCH, VERSION, WR_RDMA_READ, WR_RDMA_WRITE,
+    PATIENCE, PING, PONG, PORT, READ, RECEIVED, REPLY, RO, RW, VERSION, WR_RDMA_READ, WR_RDMA_WRITE,
     WR_RDMA_WRITE_WITH_IMMEDIATE, WR_SEND, WR_SEND_WITH_IMMEDIATE, WR_SEND_WITH_INVALIDATE, WRITE,
     CmEvent, CmId, Connection, ConnParam, Failed, Wc, checked, cm, expect, verbs)
 
@@ -355,7 +355,7 @@ class Server:
             return
         kind, _, sequence = struct.unpack_from("<HHI", message)
         name, answer = {LOGIN: ("login", self.login), GRANT: ("grant", self.grant), LIST: ("list", self.list), LOGOUT: ("logout", self.logout),
-                        PING: ("ping", self.ping), FENCE: ("fence", self.fence), SCRATCH: ("scratch", self.scratch), ECHO: ("echo", self.echo)}[kind]
+                        PING: ("ping", self.ping), FENCE: ("fence", self.fence)}[kind]
         if not self.hook(name, peer, message):
             for said in answer(sequence, message):
                 peer.send(said)
@@ -397,17 +397,7 @@ class Server:
         return [reply(LOGOUT, sequence)]
 
     def ping(self, sequence, message):
-        return [event(PONG, message[8:])]
-
-    def scratch(self, sequence, message, **changed):
-        size, = struct.unpack_from("<I", message, 152)
-        fields = {"addr": self.base, "length": size, "rkey": self.disk_mr.contents.rkey, "flags": 0, **changed}
-        return [reply(SCRATCH, sequence, struct.pack("<QIII4x", *fields.values()))]
-
-    def echo(self, sequence, message, **changed):
-        # Nobody has that queue pair: nothing comes back.
-        fields = {"number": 0xABCDE, "qkey": 0x1234, "mtu": 1024, **changed}
-        return [reply(ECHO, sequence, struct.pack("<III4x", *fields.values()))]
+        return [event(PONG)]
 
     def fence(self, sequence, message):
         return [event(FENCED, message[8:])]
@@ -2011,20 +2001,17 @@ def again(begin, io):
 # --- ping -----------------------------------------------------------------------------------------
 
 
-def ping(**settings):
-    """What a ping of this host says: the error, last_error, and how many round trips it counts."""
-    at = CONFIG.replace("maps", "ping") + "hostile/"
+def ping(count=5):
+    """What a ping of this host says: the error, last_error, how many round trips it counts, and how long it takes."""
+    at = CONFIG.replace("maps", "discover") + "hostile/"
     os.mkdir(at)
     try:
-        for name, value in {"addr": ADDRESS, "count": 5, "interval_us": 1000, **settings}.items():
+        for name, value in {"addr": ADDRESS, "pings": count, "interval_us": 1000}.items():
             store(at + name, str(value))
         start = time.monotonic()
         error = Task(store, at + "enable", "1").end("ping", 25 * PATIENCE)
         took = time.monotonic() - start
-        counts = {name: len(show(f"{at}{name}_ns").split()) for name in ("write", "cas", "faa")}
-        ping.lost, ping.answered = int(show(at + "lost")), len(show(at + "send_ud_ns").split())
-        ping.counts, ping.unavailable = counts, show(at + "unavailable").split()
-        return error, show(at + "last_error"), len(show(at + "send_ns").split()), len(show(at + "read_ns").split()), took
+        return error, show(at + "last_error"), len(show(at + "rtt_ns").split()), took
     finally:
         os.rmdir(at)
 
@@ -2041,35 +2028,12 @@ def answers_with(*said):
 @case("ping", "an honest server")
 def ping_honest(begin):
     begin.server()
-    expect("the outcome", ping(read=1)[:4], (None, "", 5, 5))
-
-
-@case("ping", "an honest server that repeats what messages have")
-def ping_contents(begin):
-    begin.server()
-    for size in 9, 1000, 4080:
-        expect("the outcome", ping(send_size=size, depth=4)[:3], (None, "", 5))
-
-
-@cases("ping",
-       ("nothing of it", lambda message: event(PONG), "EBADMSG"),
-       ("less of it", lambda message: event(PONG, message[8:-1]), "EBADMSG"),
-       ("more than it", lambda message: event(PONG, message[8:] + b"x"), "EBADMSG"),
-       ("another last byte", lambda message: event(PONG, message[8:-1] + bytes([message[-1] ^ 1])), "EBADMSG"),
-       ("zeroes", lambda message: event(PONG, bytes(len(message) - 8)), "EBADMSG"),
-       ("other contents in each byte", lambda message: event(PONG, bytes(byte ^ 0xff for byte in message[8:])), "EBADMSG"),
-       ("4096 bytes", lambda message: event(PONG, bytes(4088)), "EPROTO"),
-       ("a refusal, as an older server", lambda message: reply(PING, struct.unpack_from("<I", message, 4)[0], code=hostile.MALFORMED), "EPROTONOSUPPORT"))
-def ping_contents_garbage(begin, said, wanted):
-    begin.server(on={"ping": answers_with(said)})
-    error, words, sends, *_ = ping(send_size=1000)
-    expect("the outcome", (error, sends), (wanted, 0))
-    return words
+    expect("the outcome", ping()[:3], (None, "", 5))
 
 
 @cases("ping",
        ("an answer of no byte", b"", "EPROTO"),
-       ("a pong that is too long", event(PONG, b"x"), "EBADMSG"),
+       ("a pong that is too long", event(PONG, b"x"), "EPROTO"),
        ("a pong that says it is longer", event(PONG, length=9), "EPROTO"),
        ("a pong of 4096 bytes", event(PONG, bytes(4088)), "EPROTO"),
        ("an extent", extent(number=1), "EPROTO"),
@@ -2082,136 +2046,10 @@ def ping_contents_garbage(begin, said, wanted):
        ("random bytes", lambda message: os.urandom(64), "EPROTO"))
 def ping_garbage(begin, said, wanted):
     begin.server(on={"ping": answers_with(said)})
-    error, words, sends, *_ = ping()
-    expect("the outcome", (error, sends), (wanted, 0))
+    error, words, trips, _ = ping()
+    expect("the outcome", (error, trips), (wanted, 0))
     if not re.fullmatch(wanted + " [ -~]+", words):
         raise Failed(f"last_error is {words!r}")
-    return words
-
-
-@case("ping", "an honest server that has a scratch region, and no atomic operations")
-def ping_scratch(begin):
-    begin.server()
-    for wanted in {}, {"depth": 8}, {"polled": 1, "send_size": 4080}, {"depth": 32, "polled": 1, "size": 61440, "send_size": 9}:
-        outcome = ping(export="e", read=1, write=1, cas=1, faa=1, **wanted)
-        expect("the outcome", outcome[:4], (None, "", 5, 5))
-        expect("what else is counted", ping.counts, {"write": 5, "cas": 0, "faa": 0})
-        expect("what is not available", ping.unavailable, ["cas", "faa"])
-
-
-@cases("ping",
-       ("of another length", {"length": 4096}, "EPROTO"),
-       ("at no multiple of 8", {"addr": 4}, "EPROTO"),
-       ("around the end of all addresses", {"addr": 2**64 - 4096}, "EPROTO"),
-       ("with flags that are unknown", {"flags": 2}, "EPROTO"),
-       ("at another address", {"addr": 4096}, None),
-       ("with another key", {"rkey": 0x5A5A5A}, None),
-       ("that is not there, with atomic operations", {"addr": 4096, "flags": 1}, None))
-def ping_scratch_garbage(begin, changed, wanted):
-    begin.server(on={"scratch": lambda server, peer, message: peer.send(server.scratch(
-        struct.unpack_from("<I", message, 4)[0], message, **changed)[0]) or True})
-    error, words, *_ = ping(export="e", write=1, read=1, cas=1)
-    if error is None or not re.fullmatch(f"{error} [ -~]+", words) or wanted not in (None, error):
-        raise Failed(f"the outcome is {error}, {words!r}")
-    return words
-
-
-@case("ping", "a server that changes what is in its scratch region")
-def ping_scratch_changed(begin):
-    def hook(server, peer, message):
-        # After what the measured operations have written.
-        server.memory[4096 : 4096 + 8] = os.urandom(8)
-        return False
-
-    begin.server(on={"ping": hook})
-    error, words, *_ = ping(export="e", read=1)
-    expect("the error", error, "EBADMSG")
-    return words
-
-
-@cases("ping", ("a compare and swap", "cas", 0), ("a fetch and add", "faa", 64))
-def ping_numbers(begin, kind, offset):
-    if not ATOMICS:
-        return "skipped with iWARP"
-
-    def give(server, peer, message):
-        peer.send(*server.scratch(struct.unpack_from("<I", message, 4)[0], message, flags=1))
-        return True
-
-    def change(server, peer, message):
-        # After the measured operation has changed it.
-        server.memory[offset : offset + 8] = os.urandom(8)
-        return False
-
-    server = begin.server(on={"scratch": give})
-    server.memory[:PAGE] = bytes(PAGE)
-    expect("the outcome", (ping(export="e", cas=1, faa=1)[0], ping.counts), (None, {"write": 0, "cas": 5, "faa": 5}))
-    # It is not another one for the next connection.
-    server.memory[:PAGE] = bytes(PAGE)
-    server.on["ping"] = change
-    error, words, *_ = ping(export="e", **{kind: 1})
-    expect("the error", error, "EBADMSG")
-    return words
-
-
-@case("ping", "a server that gives no scratch region")
-def ping_scratch_refused(begin):
-    begin.server(on={"scratch": lambda server, peer, message: peer.send(
-        reply(SCRATCH, struct.unpack_from("<I", message, 4)[0], code=hostile.NOT_ADMITTED, text="go away")) or True})
-    error, words, sends, *_ = ping(export="e", write=1)
-    expect("the outcome", (error, words, sends), ("EACCES", "EACCES go away", 0))
-
-
-@case("ping", "a server whose queue pair sends nothing back")
-def ping_no_echo(begin):
-    if not ATOMICS:
-        return "skipped with iWARP"
-    begin.server()
-    for wanted in {}, {"depth": 8}, {"polled": 1}:
-        expect("the outcome", ping(export="e", send_ud=1, **wanted)[:3], (None, "", 5))
-        expect("what is lost and answered", (ping.lost, ping.answered), (5, 0))
-
-
-@cases("ping",
-       ("queue pair 0", {"number": 0}, "EPROTO"),
-       ("queue pair 1", {"number": 1}, "EPROTO"),
-       ("the queue pair of multicast", {"number": 0xFFFFFF}, "EPROTO"),
-       ("a queue pair with 32 bits", {"number": 0xFFFFFFFF}, "EPROTO"),
-       ("a controlled Q_Key", {"qkey": 1 << 31}, "EPROTO"),
-       ("no MTU", {"mtu": 0}, "EPROTO"),
-       ("a huge MTU", {"mtu": 1 << 20}, "EPROTO"),
-       ("a small MTU", {"mtu": 256}, "EMSGSIZE"))
-def ping_echo_garbage(begin, changed, wanted):
-    if not ATOMICS:
-        return "skipped with iWARP"
-    begin.server(on={"echo": lambda server, peer, message: peer.send(server.echo(
-        struct.unpack_from("<I", message, 4)[0], message, **changed)[0]) or True})
-    error, words, *_ = ping(export="e", send_ud=1, size=512)
-    if error != wanted or not re.fullmatch(f"{error} [ -~]+", words):
-        raise Failed(f"the outcome is {error}, {words!r}")
-    return words
-
-
-@cases("ping", ("as malformed", hostile.MALFORMED, "EPROTONOSUPPORT"), ("as not admitted", hostile.NOT_ADMITTED, "EACCES"))
-def ping_echo_refused(begin, code, wanted):
-    if not ATOMICS:
-        return "skipped with iWARP"
-    begin.server(on={"echo": lambda server, peer, message: peer.send(
-        reply(ECHO, struct.unpack_from("<I", message, 4)[0], code=code, text="go away")) or True})
-    error, words, sends, *_ = ping(export="e", send_ud=1)
-    expect("the outcome", (error, sends), (wanted, 0))
-    return words
-
-
-@case("ping", "a server of the version before")
-def ping_older(begin):
-    def hook(server, peer, message):
-        raise Failed("it is asked for what it does not know")
-
-    begin.server(on={"connect": lambda server, peer, *_: peer.accept(struct.pack("<4sHH16x", MAGIC, OLDEST, 0)) or True, "scratch": hook})
-    expect("the outcome", ping(read=1)[:4], (None, "", 5, 5))
-    error, words, sends, *_ = ping(export="e", write=1)
-    expect("the outcome", (error, sends), ("EPROTONOSUPPORT", 0))
     return words
 
 
@@ -2232,9 +2070,9 @@ def ping_silent(begin):
         return server.pings > 3
 
     server.on["ping"] = hook
-    error, words, sends, _, took = ping()
+    error, words, trips, took = ping()
     # The first one does not count.
-    expect("the outcome", (error, sends), ("ETIMEDOUT", 2))
+    expect("the outcome", (error, trips), ("ETIMEDOUT", 2))
     if not 3.5 < took < 6 * PATIENCE:
         raise Failed(f"it took {took:.1f} s")
     return words
@@ -2243,13 +2081,13 @@ def ping_silent(begin):
 @case("ping", "a server that ends the connection with a ping")
 def ping_end(begin):
     begin.server(on={"ping": lambda server, peer, _: peer.disconnect() or True})
-    expect("the outcome", ping()[:4], ("ENOTCONN", "ENOTCONN the connection was lost", 0, 0))
+    expect("the outcome", ping()[:3], ("ENOTCONN", "ENOTCONN the connection was lost", 0))
 
 
 @case("ping", "a server that does not accept")
 def ping_unaccepted(begin):
     begin.server(on={"connect": silent})
-    error, words, _, _, took = ping()
+    error, words, _, took = ping()
     expect("the outcome", error, "ETIMEDOUT")
     if took > 6 * PATIENCE:
         raise Failed(f"it took {took:.1f} s")
@@ -2263,11 +2101,11 @@ def ping_slow(begin):
         return False
 
     begin.server(on={"ping": hook})
-    error, words, sends, _, took = ping(count=256)
+    error, words, trips, took = ping(count=256)
     expect("the outcome", (error, words), (None, ""))
-    if not 1 <= sends <= 6 or took > 20 * PATIENCE:
-        raise Failed(f"{sends} round trips in {took:.1f} s")
-    return f"{sends} round trips in {took:.1f} s"
+    if not 1 <= trips <= 6 or took > 20 * PATIENCE:
+        raise Failed(f"{trips} round trips in {took:.1f} s")
+    return f"{trips} round trips in {took:.1f} s"
 
 
 def main(address, second_address, wanted):

@@ -421,7 +421,7 @@ clean() {
 	# Here they may lie on maps, below they lie under exports.
 	dm_clean
 	for o in "$C"/maps/*/; do [ ! -d "$o" ] || { store "$o/enable" force; for p in "$o"/paths/*/; do store "$p/enable" 0; rmdir "$p"; done; rmdir "$o"; }; done
-	for o in "$C"/discover/*/ "$C"/ping/*/; do [ ! -d "$o" ] || rmdir "$o"; done
+	for o in "$C"/discover/*/; do [ ! -d "$o" ] || rmdir "$o"; done
 	for o in "$C"/exports/*/; do [ ! -d "$o" ] || { store "$o/enable" 0 || note "disabling ${o#"$C/"}: $(show "$o/last_error")"; rmdir "$o"/hosts/*/ "$o"; }; done
 	for o in "$C"/ports/*/; do [ ! -d "$o" ] || { store "$o/enable" 0; rmdir "$o"; }; done
 	dm_clean || { rc=1 && note "FAILED: in use, when all is disabled: $(dm_users)" && wait_for 30 dm_clean; }

@@ -64,38 +64,6 @@ moves() {
 }
 
 plain() { kinds moves; }
-# pings: messages, RDMA and atomic operations are measured, and do what they should.
-pings() {
-	local p=$C/ping/t kind polled depth
-	must serve e 16M
-	must mkdir "$p"
-	at_exit "rmdir $p"
-	must settings "$p" "addr=$FARBLK_SERVER" export=e count=50 interval_us=1000 size=60K read=1 write=1 cas=1 faa=1
-	for polled in 0 1; do
-		for depth in 1 32; do
-			must settings "$p" "polled=$polled" "depth=$depth"
-			must store "$p/enable" 1
-			for kind in send read write cas faa; do
-				is "$kind, depth $depth, polled $polled" "$(show "$p/${kind}_ns" | wc -l)" 50
-			done
-			is "kinds that took time" "$(wc -l <"$p/elapsed_ns")" 5
-			is "what is not available" "$(show "$p/unavailable")" ""
-		done
-	done
-	# Datagrams are no longer than a packet.
-	must settings "$p" size=4K send_ud=1
-	for polled in 0 1; do
-		for depth in 1 32; do
-			must settings "$p" "polled=$polled" "depth=$depth"
-			must store "$p/enable" 1
-			is "datagrams, depth $depth, polled $polled" $(($(show "$p/send_ud_ns" | wc -l) + $(show "$p/lost"))) 50
-			[ "$(show "$p/lost")" -lt 25 ] || bad "$(show "$p/lost") of 50 datagrams are lost"
-		done
-	done
-	is "what is not available" "$(show "$p/unavailable")" ""
-	is "DMA faults" "$(stat dma_faults)" 0
-	is "completion queues that overran" "$(stat cq_overruns)" 0
-}
 # poor NAME=VALUE...: data move on such a device, too, and it had nothing to complain of.
 poor() {
 	device "$@"
@@ -598,7 +566,6 @@ clean_all() {
 }
 
 scenario plain "the device as it is"
-scenario pings "round trips by RDMA and atomic operations"
 scenario no_srq "no shared receive queues"
 scenario no_srq_ops "shared receive queues by number only"
 scenario no_remote_inv "no SEND with invalidation, though it was promised"

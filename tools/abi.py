@@ -22,7 +22,6 @@ DIRECTORIES = {
     "map.rs": "/maps/*",
     "path.rs": "/maps/*/paths/*",
     "discovery.rs": "/discover/*",
-    "ping.rs": "/ping/*",
 }
 FIELDS = ("What", "Date", "KernelVersion", "Contact", "Description")
 errors = []

@@ -191,13 +191,6 @@ pub(crate) fn may_look_on() -> bool {
     unsafe { bindings::farblk_may_look_on() }
 }
 
-/// Lets a task run that waits for this CPU. For a task that looks again and again whether there is
-/// something to do. May sleep.
-pub(crate) fn yield_cpu() {
-    // SAFETY: The function has no requirements beyond the context.
-    unsafe { bindings::farblk_cond_resched() };
-}
-
 #[cfg(CONFIG_FARBLK_KUNIT_TEST)]
 #[kernel::macros::kunit_tests(farblk_sync)]
 mod tests {

@@ -12,7 +12,9 @@ use kernel::{
     },
     time::{
         delay::fsleep,
-        Delta, //
+        Delta,
+        Instant,
+        Monotonic, //
     },
 };
 
@@ -20,15 +22,13 @@ use crate::base::{
     errno::{
         EBADMSG,
         EKEYREJECTED,
-        EPROTO,
-        EPROTONOSUPPORT, //
+        EPROTO, //
     },
     sync, //
 };
 use crate::client::{
     deadline::Deadline,
     events::PathEvents,
-    operation::Operation,
     target::{
         refused,
         unproven,
@@ -42,7 +42,6 @@ use crate::link::{
     channel::{
         message_buffer,
         Channel,
-        ChannelConfig,
         Link,
         Linked,
         Side, //
@@ -60,7 +59,6 @@ use crate::link::{
 };
 use crate::proto::{
     handshake::Ticket,
-    wire::VERSION_SCRATCH,
     Access,
     BlockSize,
     Challenge,
@@ -76,11 +74,9 @@ use crate::proto::{
     Ping,
     Pong,
     Public,
-    Refusal,
     ReplyError, //
 };
 use crate::rdma::cm::CmEvents;
-use crate::rdma::wr::RdmaOp;
 use crate::session::{
     clock::Backoff,
     map::Told, //
@@ -97,15 +93,13 @@ const AGAIN_MAX_MS: u32 = 1000;
 #[pin_data]
 pub(super) struct ControlLink {
     #[pin]
-    link: Link<Operation>,
+    link: Link,
     /// Where to post the events of a connection of a path, once it is there.
     events: SetOnce<PathEvents>,
 }
 
 impl Linked for ControlLink {
-    type Operation = Operation;
-
-    fn link(&self) -> &Link<Operation> {
+    fn link(&self) -> &Link {
         &self.link
     }
 
@@ -131,8 +125,6 @@ impl CmEvents for ControlCmEvents {
 /// A connected control connection.
 pub(super) struct ControlConnection {
     channel: Channel<ControlLink>,
-    /// The version of the protocol that the connection uses.
-    version: u16,
     sequence: u32,
     /// Buffer for the message that is being read.
     message: KVec<u8>,
@@ -154,24 +146,12 @@ impl ControlConnection {
         key: Option<&Psk>,
         deadline: Deadline,
     ) -> Result<Self, Failure> {
-        let config = ChannelConfig::new(0);
-        Self::connect_with(target, (epoch, &config), events, key, deadline)
-    }
-
-    /// Connects like [`Self::connect`], for the operations that `config` says.
-    pub(super) fn connect_with(
-        target: &Target,
-        (epoch, config): (u64, &ChannelConfig),
-        events: Option<PathEvents>,
-        key: Option<&Psk>,
-        deadline: Deadline,
-    ) -> Result<Self, Failure> {
         // A server that has many half-open connections wants to see a cookie.
         let mut cookie = Ticket::default();
         let mut is_first = true;
         let mut backoff = Backoff::new();
         let (channel, connected) = loop {
-            match Self::open(target, (epoch, config), cookie, deadline) {
+            match Self::open(target, epoch, cookie, deadline) {
                 Ok(opened) => break opened,
                 Err(NotConnected::Again(next)) if !deadline.is_over() => {
                     // The first time it may only want to see that the answer got here. Then it has
@@ -195,7 +175,6 @@ impl ControlConnection {
         }
         let mut this = Self {
             channel,
-            version: connected.version,
             sequence: 0,
             message: message_buffer()?,
             extent: None,
@@ -210,7 +189,7 @@ impl ControlConnection {
     /// Connects, and shows `cookie`. Returns what both sides have said. May sleep.
     fn open(
         target: &Target,
-        (epoch, config): (u64, &ChannelConfig),
+        epoch: u64,
         cookie: Ticket,
         deadline: Deadline,
     ) -> Result<(Channel<ControlLink>, Connected), NotConnected> {
@@ -223,7 +202,7 @@ impl ControlConnection {
         )?;
         let cm_events = Arc::new(ControlCmEvents(link.clone()), GFP_KERNEL)?;
         let id = target.resolve(cm_events, deadline)?;
-        let channel = Channel::new(id, link, config)?;
+        let channel = Channel::new(id, link)?;
         let asked = (Connection::Control, epoch);
         let connected = target.connect(channel.id(), asked, Shown::Cookie(cookie), deadline)?;
         Ok((channel, connected))
@@ -277,16 +256,6 @@ impl ControlConnection {
         &self.channel
     }
 
-    /// Returns the channel, for operations of a connection that was made for them.
-    pub(super) fn channel_mut(&mut self) -> &mut Channel<ControlLink> {
-        &mut self.channel
-    }
-
-    /// Returns the version of the protocol that the connection uses.
-    pub(super) fn version(&self) -> u16 {
-        self.version
-    }
-
     /// Tells `server`, which has let the map in, that the map leaves. If it confirms that, it does
     /// not keep the map's place. May sleep.
     pub(super) fn log_out(&mut self, server: u128, deadline: Deadline) -> Told {
@@ -305,7 +274,7 @@ impl ControlConnection {
         encode: impl FnOnce(u32, &mut [u8]) -> Result<usize, NoRoom>,
         parse: impl FnOnce(&[u8], u32) -> Result<R, ReplyError>,
     ) -> Result<R, Failure> {
-        self.sequence = self.next_sequence();
+        self.sequence = self.sequence.wrapping_add(1);
         let sequence = self.sequence;
         self.channel
             .send(deadline.left(), |buf| encode(sequence, buf))?;
@@ -351,58 +320,29 @@ impl ControlConnection {
             let timeout = if misses { left.min(NUDGE_MS) } else { left };
             match self.channel.receive(&mut self.message, timeout) {
                 Err(error) if error == ETIMEDOUT && misses && !deadline.is_over() => {
-                    self.channel.rdma_nothing(RdmaOp::Write, left)?;
+                    self.channel.nudge(left)?;
                 }
                 received => return received,
             }
         }
     }
 
-    /// Fails if the server has sent a message that nobody waits for: it would pass for the answer
-    /// to a ping. For a connection without a login, to which it sends nothing unasked. May sleep.
-    pub(super) fn check_unasked(&mut self) -> Result<(), Failure> {
-        match self.channel.try_receive(&mut self.message)? {
-            Some(_) => Err(fail!(EPROTO, "the server answers what it was not asked")),
-            None => Ok(()),
+    /// Sends a ping and waits for its answer, on a connection without a login, to which the server
+    /// sends nothing else. Returns how long that took, in ns. May sleep.
+    pub(super) fn round_trip(&mut self, deadline: Deadline) -> Result<u64, Failure> {
+        // An answer that is there already is none to this ping.
+        if self.channel.try_receive(&mut self.message)?.is_some() {
+            return Err(fail!(EPROTO, "the server answers what it was not asked"));
         }
-    }
-
-    /// Returns the sequence number that the next message will have.
-    pub(super) fn next_sequence(&self) -> u32 {
-        self.sequence.wrapping_add(1)
-    }
-
-    /// Sends `ping`, and returns its sequence number. No more than
-    /// [`MESSAGES`](crate::link::channel::MESSAGES) may be unanswered. Fails with
-    /// `EPROTONOSUPPORT` if the server is older, and there are contents. May sleep.
-    pub(super) fn send_ping(&mut self, ping: Ping<'_>, deadline: Deadline) -> Result<u32, Failure> {
-        if !ping.contents.is_empty() && self.version < VERSION_SCRATCH {
-            return Err(older());
-        }
-        self.sequence = self.next_sequence();
+        self.sequence = self.sequence.wrapping_add(1);
         let sequence = self.sequence;
+        let start = Instant::<Monotonic>::now();
         self.channel
-            .send(deadline.left(), |buf| ping.encode(sequence, buf))?;
-        Ok(sequence)
-    }
-
-    /// Waits for the answer to the oldest ping that has none, which has this `sequence`, and
-    /// returns its contents, which may be any. Fails like [`Self::send_ping`] if the ping had
-    /// `contents`. May sleep.
-    pub(super) fn await_pong(
-        &mut self,
-        (sequence, contents): (u32, &[u8]),
-        deadline: Deadline,
-    ) -> Result<&[u8], Failure> {
+            .send(deadline.left(), |buf| Ping.encode(sequence, buf))?;
         let len = self.receive(deadline)?;
+        let took = start.elapsed().as_nanos();
         match Pong::parse(self.message.get(..len).unwrap_or(&[]), sequence) {
-            Ok(Pong { contents }) => Ok(contents),
-            // So says one of this version that knows none.
-            Err(ReplyError::Refused(why))
-                if why.refusal == Refusal::Malformed && !contents.is_empty() =>
-            {
-                Err(older())
-            }
+            Ok(Pong) => Ok(u64::try_from(took).unwrap_or(0)),
             Err(ReplyError::Refused(why)) => Err(refused(&why)),
             Err(ReplyError::Malformed(malformed)) => {
                 Err(fail!(EPROTO, "malformed answer to a ping: {malformed}"))
@@ -422,7 +362,7 @@ impl ControlConnection {
         &mut self,
         encode: impl FnOnce(u32, &mut [u8]) -> Result<usize, NoRoom>,
     ) -> Result {
-        self.sequence = self.next_sequence();
+        self.sequence = self.sequence.wrapping_add(1);
         let sequence = self.sequence;
         self.channel.try_send(|buf| encode(sequence, buf))
     }
@@ -442,14 +382,6 @@ impl ControlConnection {
             None => Err(fail!(EPROTO, "a reply without a request")),
         }
     }
-}
-
-/// The failure if a server knows no contents of a ping.
-fn older() -> Failure {
-    fail!(
-        EPROTONOSUPPORT,
-        "the server is older: it answers no messages of that size"
-    )
 }
 
 /// Parses a message if it is an event.

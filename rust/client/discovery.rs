@@ -1,11 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Discovery: the client asks a server for its exports.
+//! Discovery: the client asks a server for its exports, and measures the way there and back.
 
 #![forbid(unsafe_code)]
 
-use kernel::prelude::*;
+use kernel::{
+    prelude::*,
+    time::{
+        delay::fsleep,
+        Delta,
+        Msecs, //
+    },
+};
 
+use crate::base::sync::signal_pending;
 use crate::client::{
     control::ControlConnection,
     deadline::Deadline,
@@ -19,13 +27,36 @@ use crate::proto::{
     ListRequest, //
 };
 
-/// Asks a server for the exports that `host` may use, from index `first` on. Returns as many as one
-/// reply holds, and their total number. May sleep.
+/// Maximum number of pings on one connection: a server takes 512 messages without a login.
+pub(crate) const PINGS_MAX: u16 = 256;
+/// Maximum pause between two pings, in us: a server ends a connection on which it hears nothing.
+pub(crate) const INTERVAL_MAX_US: u32 = 1_000_000;
+/// How long the pings of one connection take at most, in ms: a server ends a connection that stays
+/// for 10 s without a login.
+const PINGS_MAX_MS: Msecs = 8000;
+
+/// Round trips to measure.
+#[derive(Clone, Copy)]
+pub(crate) struct Pings {
+    /// How many, at most [`PINGS_MAX`].
+    pub(crate) count: u16,
+    /// The pause between two of them, in us, at most [`INTERVAL_MAX_US`].
+    pub(crate) interval_us: u32,
+}
+
+/// Asks a server for the exports that `host` may use, from index `first` on, and measures round
+/// trips after that. Returns as many exports as one reply holds, and their total number.
+///
+/// Puts the round trips into `times`, in ns, also if a later one fails. A signal to the task, or
+/// too little time, ends them early without a failure. May sleep.
 pub(crate) fn discover(
     host: &Host,
     target: &Target,
     first: u32,
+    pings: Pings,
+    times: &mut KVec<u64>,
 ) -> Result<(KVec<ListEntry>, u32), Failure> {
+    times.reserve(pings.count.into(), GFP_KERNEL)?;
     let deadline = Deadline::start();
     let identity = host.identity();
     let request = ListRequest {
@@ -33,8 +64,9 @@ pub(crate) fn discover(
         host_name: identity.name,
         first,
     };
+    let mut connection = ControlConnection::connect(target, 0, None, None, deadline)?;
     let mut entries = KVec::new();
-    let total = ControlConnection::connect(target, 0, None, None, deadline)?.call(
+    let total = connection.call(
         deadline,
         |sequence, buf| request.encode(sequence, buf),
         |bytes, sequence| {
@@ -45,5 +77,27 @@ pub(crate) fn discover(
             Ok(pushed.map(|()| reply.total()))
         },
     )??;
+    ping(&mut connection, pings, times)?;
     Ok((entries, total))
+}
+
+fn ping(
+    connection: &mut ControlConnection,
+    pings: Pings,
+    times: &mut KVec<u64>,
+) -> Result<(), Failure> {
+    if pings.count == 0 {
+        return Ok(());
+    }
+    let start = Deadline::start();
+    // The first one finds cold caches on both hosts, and does not count.
+    connection.round_trip(Deadline::start())?;
+    for number in 1..=pings.count {
+        times.push(connection.round_trip(Deadline::start())?, GFP_KERNEL)?;
+        if number == pings.count || signal_pending() || start.spent() > PINGS_MAX_MS {
+            break;
+        }
+        fsleep(Delta::from_micros(pings.interval_us.into()));
+    }
+    Ok(())
 }

@@ -156,7 +156,7 @@ impl Target {
                 deadline.left(),
             )
             .map_err(|error| self.not_connected(error))?;
-        let parsed = ConnectReply::parse(&reply).map_err(|malformed| self.foreign(malformed))?;
+        ConnectReply::parse(&reply).map_err(|malformed| self.foreign(malformed))?;
         let (reply, ends) = (ConnectReply::known(&reply), ends(id)?);
         let split = handshake::split_ticket(request).zip(handshake::split_ticket(reply));
         let ((_, asked), (data, ticket)) = split.ok_or_else(unproven)?;
@@ -166,7 +166,6 @@ impl Target {
                 .map_err(|_| unproven())?;
         }
         Ok(Connected {
-            version: parsed.version,
             transcript: Transcript::new(request, reply, &ends),
             request: *asked,
             reply: *ticket,
@@ -267,8 +266,6 @@ impl Target {
 
 /// A connection that was made.
 pub(super) struct Connected {
-    /// The version of the protocol that it uses.
-    pub(super) version: u16,
     /// What both sides have said so far.
     pub(super) transcript: Transcript,
     /// The ticket of its request, or the cookie that was in its place.

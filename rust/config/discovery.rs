@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `discover/<name>/`: the list of exports of a server.
+//! `discover/<name>/`: the list of exports of a server, and the way there and back.
 
 #![forbid(unsafe_code)]
 
@@ -26,7 +26,10 @@ use crate::base::configfs::{
 };
 use crate::client::{
     self,
-    host::Host, //
+    host::Host,
+    Pings,
+    INTERVAL_MAX_US,
+    PINGS_MAX, //
 };
 use crate::config::{
     invalid,
@@ -69,12 +72,17 @@ impl GroupOperations for Discoveries {
             addr: None,
             source: None,
             first: 0,
+            pings: Pings {
+                count: 0,
+                interval_us: 10_000,
+            },
         };
         let discovery = Arc::pin_init(
             pin_init!(Discovery {
                 host,
                 question <- new_mutex!(question, "Discovery::question"),
                 answer <- new_mutex!(None, "Discovery::answer"),
+                times <- new_mutex!(KVec::new(), "Discovery::times"),
                 last_error <- LastError::new(),
             }),
             GFP_KERNEL,
@@ -89,6 +97,7 @@ struct Question {
     source: Option<SocketAddr>,
     /// Index of the first export to list.
     first: u32,
+    pings: Pings,
 }
 
 /// `discover/<name>/`. Writing 1 to `enable` asks the server. `enable` is on only during the write.
@@ -100,6 +109,9 @@ pub(super) struct Discovery {
     /// The exports in the last reply, and their total number at the server.
     #[pin]
     answer: Mutex<Option<(KVec<ListEntry>, u32)>>,
+    /// The round trips that were measured last, in ns.
+    #[pin]
+    times: Mutex<KVec<u64>>,
     #[pin]
     last_error: LastError,
 }
@@ -112,8 +124,15 @@ impl GroupOperations for Discovery {
         Attribute::rw(c"addr", Self::show_addr, Self::store_addr),
         Attribute::rw(c"source", Self::show_source, Self::store_source),
         Attribute::rw(c"first", Self::show_first, Self::store_first),
+        Attribute::rw(c"pings", Self::show_pings, Self::store_pings),
+        Attribute::rw(
+            c"interval_us",
+            Self::show_interval_us,
+            Self::store_interval_us,
+        ),
         Attribute::rw(c"enable", Self::show_enable, Self::store_enable),
         Attribute::ro(c"exports", Self::show_exports),
+        Attribute::ro(c"rtt_ns", Self::show_rtt_ns),
         Attribute::ro(c"state", Self::show_state),
         Attribute::ro(c"last_error", Self::show_last_error),
     ];
@@ -159,6 +178,31 @@ impl Discovery {
         })
     }
 
+    fn show_pings(&self, page: &mut PageWriter<'_>) -> Result {
+        show(page, self.question.lock().pings.count)
+    }
+
+    fn store_pings(group: &Group<Self>, value: &str) -> Result {
+        group.set(|question| {
+            let count = parse::unsigned(value, 0, PINGS_MAX.into()).map_err(invalid("pings"))?;
+            question.pings.count = u16::try_from(count).unwrap_or(PINGS_MAX);
+            Ok(())
+        })
+    }
+
+    fn show_interval_us(&self, page: &mut PageWriter<'_>) -> Result {
+        show(page, self.question.lock().pings.interval_us)
+    }
+
+    fn store_interval_us(group: &Group<Self>, value: &str) -> Result {
+        group.set(|question| {
+            let us = parse::unsigned(value, 0, INTERVAL_MAX_US.into());
+            let us = us.map_err(invalid("interval_us"))?;
+            question.pings.interval_us = u32::try_from(us).unwrap_or(INTERVAL_MAX_US);
+            Ok(())
+        })
+    }
+
     fn show_enable(&self, page: &mut PageWriter<'_>) -> Result {
         show(page, 0)
     }
@@ -168,22 +212,24 @@ impl Discovery {
         if !group.last_error.record(enable)? {
             return Ok(());
         }
-        let outcome = group.ask();
+        let mut times = KVec::new();
+        let outcome = group.ask(&mut times);
         let (answer, outcome) = match outcome {
             Ok(answer) => (Some(answer), Ok(())),
             Err(failure) => (None, Err(failure)),
         };
         *group.answer.lock() = answer;
+        *group.times.lock() = times;
         group.last_error.record(outcome)
     }
 
-    fn ask(&self) -> Result<(KVec<ListEntry>, u32), Failure> {
+    fn ask(&self, times: &mut KVec<u64>) -> Result<(KVec<ListEntry>, u32), Failure> {
         let question = *self.question.lock();
         let addr = question
             .addr
             .ok_or_else(|| fail!(EINVAL, "addr is not set"))?;
         let target = self.host.target(addr, question.source, 0);
-        client::discover(&self.host, &target, question.first)
+        client::discover(&self.host, &target, question.first, question.pings, times)
     }
 
     /// Shows `total N`, then a line for each export, as many as fit. The reader asks for the others
@@ -212,6 +258,11 @@ impl Discovery {
             .map_err(|_| EMSGSIZE)?;
         }
         Ok(())
+    }
+
+    /// Shows the round trips, oldest first, each on a line.
+    fn show_rtt_ns(&self, page: &mut PageWriter<'_>) -> Result {
+        self.times.lock().iter().try_for_each(|ns| show(page, ns))
     }
 
     fn show_state(&self, page: &mut PageWriter<'_>) -> Result {

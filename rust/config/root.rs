@@ -24,7 +24,6 @@ use crate::config::{
     discovery::Discoveries,
     export::ExportDirs,
     map::Maps,
-    ping::Pings,
     port::Ports,
     show, //
 };
@@ -50,8 +49,7 @@ pub(crate) fn register(host: Arc<Host>, exports: Arc<Exports>) -> Result<Subsyst
             NewGroup::new(ExportDirs::new(exports, host.clone())?)?,
         )?
         .with_default(c"maps", NewGroup::new(Maps::new(host.clone())?)?)?
-        .with_default(c"discover", NewGroup::new(Discoveries::new(host.clone())?)?)?
-        .with_default(c"ping", NewGroup::new(Pings::new(host)?)?)?;
+        .with_default(c"discover", NewGroup::new(Discoveries::new(host)?)?)?;
     Subsystem::register(c"farblk", root)
 }
 
@@ -79,7 +77,7 @@ impl Root {
     }
 
     fn show_features(&self, page: &mut PageWriter<'_>) -> Result {
-        show(page, "ram block discover ping")
+        show(page, "ram block discover")
     }
 
     fn show_host_id(&self, page: &mut PageWriter<'_>) -> Result {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A control connection: messages in both directions, and the registration of memory.
+//! A control connection: messages in both directions.
 //!
 //! Completion handlers only fill a [`Link`] and wake its owner. All other work is done through
 //! [`Channel`] on the workqueue of the owner, and so needs no lock.
@@ -9,8 +9,6 @@
 //! which the other side sees that it comes from the peer, unchanged and in order.
 
 #![forbid(unsafe_code)]
-
-mod posted;
 
 use kernel::prelude::*;
 use kernel::{
@@ -29,7 +27,6 @@ use crate::base::{
     },
     scatterlist::NoMemory,
     sync::{
-        self,
         new_irqsave_spinlock,
         Completion,
         IrqSaveSpinLock, //
@@ -51,7 +48,7 @@ use crate::rdma::{
     cm::CmId,
     cq::{
         Cq,
-        Direct, //
+        Workqueue, //
     },
     dma::{
         Direction,
@@ -60,13 +57,10 @@ use crate::rdma::{
     pd::Pd,
     qp::{
         Qp,
+        QpCaps,
         QpHandler, //
     },
     remnant::ObjectRef,
-    request::{
-        RequestHandler,
-        Requests, //
-    },
     wc::{
         Received,
         WcError, //
@@ -77,44 +71,50 @@ use crate::rdma::{
     },
 };
 
-use self::posted::Posted;
-pub(crate) use self::posted::{
-    ChannelConfig,
-    Completions,
-    Work, //
-};
-
 /// Maximum number of messages in flight in each direction: a request or its reply, a message
 /// without a reply, and as many again whose completions are late.
 pub(crate) const MESSAGES: usize = 4;
 /// Bytes of a buffer: a message and its tag.
 const BUFFER_SIZE: usize = MESSAGE_MAX + TAG_SIZE;
-/// Send slot of a READ or WRITE of no bytes, and of the first operation of the owner. The slots
-/// below it are for messages.
-const OPERATION_SLOT: u16 = MESSAGES as u16;
+/// Send slot of an RDMA operation of no bytes. The slots below it are for messages.
+const EMPTY_SLOT: u16 = MESSAGES as u16;
 /// Timeout for a local operation of the HCA, and for the acknowledgment of a message by the peer.
 pub(crate) const COMPLETION_TIMEOUT_MS: Msecs = 5000;
 
-/// An operation that is over, and its result.
-type Over<T> = (T, Result<(), WcError>);
+/// The owner of a posted send.
+pub(crate) enum Posted {
+    /// A message, its length in bytes and its slot.
+    Message(KBox<DmaBuffer>, usize, u16),
+    /// An RDMA operation of no bytes.
+    Empty,
+}
+
+impl SendOwner for Posted {
+    type Memory = NoMemory;
+
+    fn message(&self) -> Option<(&DmaBuffer, usize)> {
+        match self {
+            Self::Message(buffer, len, _) => Some((buffer, *len)),
+            Self::Empty => None,
+        }
+    }
+}
 
 /// The results of completions, for the owner of the connection.
-struct Inbox<T> {
+struct Inbox {
     /// Received messages that were not read yet, oldest first.
     received: [Option<(KBox<DmaBuffer>, u32)>; MESSAGES],
     /// Free buffers for sending. The index is the send slot.
     free: [Option<KBox<DmaBuffer>>; MESSAGES],
-    /// The result of the last READ.
-    read: Option<Result<(), WcError>>,
-    /// The operations that are over and were not taken yet, by their index.
-    over: KVec<Option<Over<T>>>,
+    /// The result of the last RDMA operation of no bytes.
+    empty: Option<Result<(), WcError>>,
     /// Number of signs of life of the peer so far: messages, and what [`Link::note_heard`] counts.
     heard: u64,
     /// True if the connection is broken. No message is received any more.
     lost: bool,
 }
 
-impl<T> Inbox<T> {
+impl Inbox {
     /// Takes a free buffer for sending, and its slot.
     fn free(&mut self) -> Option<(u16, KBox<DmaBuffer>)> {
         let mut free = (0..).zip(self.free.iter_mut());
@@ -131,25 +131,24 @@ impl<T> Inbox<T> {
 
 /// The part of a control connection that completion handlers and other threads use.
 #[pin_data]
-pub(crate) struct Link<T> {
+pub(crate) struct Link {
     #[pin]
-    inbox: IrqSaveSpinLock<Inbox<T>>,
+    inbox: IrqSaveSpinLock<Inbox>,
     /// Signalled when a message was received, or the link was cut.
     #[pin]
     arrived: Completion,
-    /// Signalled when a message was sent or an operation is over, or the link was cut.
+    /// Signalled when a message was sent or an RDMA operation is over, or the link was cut.
     #[pin]
     completed: Completion,
 }
 
-impl<T> Link<T> {
+impl Link {
     /// Makes a link that is not connected yet.
     pub(crate) fn new() -> impl PinInit<Self> {
         let inbox = Inbox {
             received: [const { None }; MESSAGES],
             free: [const { None }; MESSAGES],
-            read: None,
-            over: KVec::new(),
+            empty: None,
             heard: 0,
             lost: false,
         };
@@ -179,12 +178,6 @@ impl<T> Link<T> {
         self.inbox.lock().heard += 1;
     }
 
-    /// Drops the operations that are over and were not taken. May sleep, if dropping one does.
-    pub(crate) fn drop_operations(&self) {
-        let over = core::mem::take(&mut self.inbox.lock().over);
-        drop(over);
-    }
-
     /// Returns true if the connection is broken. Any context.
     pub(crate) fn is_lost(&self) -> bool {
         self.inbox.lock().lost
@@ -193,11 +186,8 @@ impl<T> Link<T> {
 
 /// An object that owns a control connection.
 pub(crate) trait Linked: Send + Sync + 'static {
-    /// What it has under way beside messages.
-    type Operation: SendOwner<Memory = NoMemory>;
-
     /// Returns the link that completion handlers fill.
-    fn link(&self) -> &Link<Self::Operation>;
+    fn link(&self) -> &Link;
 
     /// Schedules the work of the owner: a message was received, or the link was cut. Any context.
     fn notify(this: &Arc<Self>);
@@ -210,35 +200,24 @@ pub(crate) trait Linked: Send + Sync + 'static {
 pub(crate) struct Handler<O: Linked>(Arc<O>);
 
 impl<O: Linked> QpHandler for Handler<O> {
-    type Send = Posted<O::Operation>;
+    type Send = Posted;
     type Recv = KBox<DmaBuffer>;
-    type Ulp = Requests;
+    type Ulp = ();
 
     fn send_done(&self, _: &Qp<Self>, owner: Self::Send, result: Result<(), WcError>) {
         let link = self.0.link();
         let is_message = owner.message().is_some();
-        let before = {
+        {
             let mut inbox = link.inbox.lock();
             match owner {
                 Posted::Message(buffer, _, slot) => {
                     if let Some(free) = inbox.free.get_mut(usize::from(slot)) {
                         *free = Some(buffer);
                     }
-                    None
                 }
-                Posted::Nothing => {
-                    inbox.read = Some(result);
-                    None
-                }
-                // There is none there: its index is used again only once it was taken.
-                Posted::Operation(operation, index) => match inbox.over.get_mut(usize::from(index))
-                {
-                    Some(place) => place.replace((operation, result)),
-                    None => Some((operation, result)),
-                },
+                Posted::Empty => inbox.empty = Some(result),
             }
-        };
-        drop(before);
+        }
         link.completed.complete();
         if is_message {
             O::sent(&self.0);
@@ -273,14 +252,6 @@ impl<O: Linked> QpHandler for Handler<O> {
     }
 }
 
-impl<O: Linked> RequestHandler for Handler<O> {
-    type Parked = Posted<O::Operation>;
-
-    fn park(&self, owner: Self::Send) -> Self::Parked {
-        owner
-    }
-}
-
 /// The part of a control connection that only the workqueue of its owner uses.
 pub(crate) struct Channel<O: Linked> {
     // Fields drop in this order: the queue pair before the objects that it was made from.
@@ -288,10 +259,8 @@ pub(crate) struct Channel<O: Linked> {
     pd: Arc<Pd>,
     id: Arc<CmId>,
     owner: Arc<O>,
-    /// The completion queue, if those who wait poll it.
-    polled: Option<Cq<Direct>>,
     /// Buffer for the message that is being encoded.
-    scratch: KVec<u8>,
+    room: KVec<u8>,
     /// The side that this host is, and the keys of a connection whose messages have tags.
     auth: Option<(Side, KBox<Keys>)>,
 }
@@ -308,19 +277,21 @@ pub(crate) enum Side {
 impl<O: Linked> Channel<O> {
     /// Makes the queue pair on a bound `id`, and posts its receives. The caller connects or accepts
     /// afterwards. May sleep.
-    pub(crate) fn new(id: Arc<CmId>, owner: Arc<O>, config: &ChannelConfig) -> Result<Self> {
+    pub(crate) fn new(id: Arc<CmId>, owner: Arc<O>) -> Result<Self> {
         let device = id.device()?;
         let pd = Pd::alloc(&device)?;
-        let caps = config.caps(&device);
-        let cqes = caps.send_cqes() + caps.recv_cqes();
-        let (cq, polled) = config.completions.queue(&device, cqes)?;
+        let slots = EMPTY_SLOT + 1;
+        let caps = QpCaps {
+            slots,
+            send_wr: slots.into(),
+            // CAST: A small number.
+            recv_wr: MESSAGES as u32,
+            sges: 1,
+            ..QpCaps::default()
+        };
+        let cq = Cq::<Workqueue>::alloc(&device, caps.send_cqes() + caps.recv_cqes(), 0)?;
         let handler = Handler(owner.clone());
         let qp = Qp::create(&id, &pd, &cq, &cq, caps, handler)?;
-        let mut over = KVec::with_capacity(config.operations.into(), GFP_KERNEL)?;
-        for _ in 0..config.operations {
-            over.push(None, GFP_KERNEL)?;
-        }
-        owner.link().inbox.lock().over = over;
         for slot in 0..MESSAGES {
             let buffer = DmaBuffer::alloc(&device, BUFFER_SIZE, Direction::FromDevice)?;
             qp.recv(KBox::new(buffer, GFP_KERNEL)?)
@@ -336,8 +307,7 @@ impl<O: Linked> Channel<O> {
             pd,
             id,
             owner,
-            polled,
-            scratch: KVec::from_elem(0, BUFFER_SIZE, GFP_KERNEL)?,
+            room: KVec::from_elem(0, BUFFER_SIZE, GFP_KERNEL)?,
             auth: None,
         })
     }
@@ -412,7 +382,7 @@ impl<O: Linked> Channel<O> {
         (slot, mut buffer): (u16, KBox<DmaBuffer>),
         encode: impl FnOnce(&mut [u8]) -> Result<usize, NoRoom>,
     ) -> Result {
-        let room = self.scratch.get_mut(..MESSAGE_MAX).ok_or(EMSGSIZE)?;
+        let room = self.room.get_mut(..MESSAGE_MAX).ok_or(EMSGSIZE)?;
         let mut len = encode(room).map_err(|NoRoom| EMSGSIZE)?;
         let message = room.get(..len).ok_or(EMSGSIZE)?;
         buffer.copy_in(0, message)?;
@@ -441,9 +411,6 @@ impl<O: Linked> Channel<O> {
 
     /// Receives like [`Channel::receive`], but without waiting for a message. May sleep.
     pub(crate) fn try_receive(&mut self, message: &mut [u8]) -> Result<Option<usize>> {
-        if let Some(cq) = &self.polled {
-            cq.reap();
-        }
         let oldest = self.owner.link().inbox.lock().oldest();
         oldest.map(|oldest| self.read(oldest, message)).transpose()
     }
@@ -472,52 +439,22 @@ impl<O: Linked> Channel<O> {
         self.qp.fail();
     }
 
-    /// Does an RDMA READ or RDMA WRITE of no bytes, and waits for it up to `timeout` ms. If it
-    /// fails, so does the connection. May sleep.
-    pub(crate) fn rdma_nothing(&mut self, op: RdmaOp, timeout: Msecs) -> Result {
-        let posted = self
-            .qp
-            .rdma_nothing(OPERATION_SLOT, op, Posted::Nothing, true);
-        posted.map_err(|(error, _)| error)?;
+    /// Writes no bytes by RDMA, and waits for that up to `timeout` ms: a device that misses the
+    /// first message ([`misses_first_message`]) then delivers it. If it fails, so does the
+    /// connection. May sleep.
+    ///
+    /// [`misses_first_message`]: crate::rdma::quirks::Quirks::misses_first_message
+    pub(crate) fn nudge(&mut self, timeout: Msecs) -> Result {
+        self.qp
+            .rdma_nothing(EMPTY_SLOT, RdmaOp::Write, Posted::Empty, true)
+            .map_err(|(error, _)| error)?;
         let completed = &self.owner.link().completed;
-        let read = self.wait(completed, timeout, |inbox| inbox.read.take());
-        if read.is_err() {
+        let done = self.wait(completed, timeout, |inbox| inbox.empty.take());
+        if done.is_err() {
             // Otherwise a late completion would be attributed to the next one.
             self.qp.fail();
         }
-        read?.map_err(|error| error.to_error())
-    }
-
-    /// Posts operation `index` of the owner, which is not under way. Fails as the method of [`Qp`]
-    /// for it does. Does not sleep.
-    pub(crate) fn post(&self, index: u16, work: Work, operation: O::Operation) -> Result {
-        let (qp, slot) = (&self.qp, OPERATION_SLOT + index);
-        let owner = Posted::Operation(operation, index);
-        let posted = match work {
-            Work::Nothing(op) => qp.rdma_nothing(slot, op, owner, true),
-            Work::Rdma(op, remote) => qp.rdma(slot, op, remote, owner, true),
-            Work::Atomic(op, remote) => qp.atomic(slot, op, remote, owner, true),
-            Work::Register => qp.reg_mr(slot, owner, true),
-        };
-        posted.map_err(|(error, _)| error)
-    }
-
-    /// Waits up to `timeout` ms until operation `index`, which was posted, is over, and returns it
-    /// with its result. If that takes longer, the connection fails. May sleep.
-    pub(crate) fn take_operation(
-        &mut self,
-        index: u16,
-        timeout: Msecs,
-    ) -> Result<(O::Operation, Result<(), WcError>)> {
-        let completed = &self.owner.link().completed;
-        let over = self.wait(completed, timeout, |inbox| {
-            inbox.over.get_mut(usize::from(index))?.take()
-        });
-        if over.is_err() {
-            // Otherwise a late completion would be attributed to the next one.
-            self.qp.fail();
-        }
-        over
+        done?.map_err(|error| error.to_error())
     }
 
     /// Waits until `take` returns a value, or `timeout` ms have passed, however often `completion`
@@ -526,7 +463,7 @@ impl<O: Linked> Channel<O> {
         &self,
         completion: &Completion,
         timeout: Msecs,
-        mut take: impl FnMut(&mut Inbox<O::Operation>) -> Option<T>,
+        mut take: impl FnMut(&mut Inbox) -> Option<T>,
     ) -> Result<T> {
         let start = Instant::<Monotonic>::now();
         let left = || {
@@ -536,9 +473,6 @@ impl<O: Linked> Channel<O> {
         loop {
             // This comes before the check, so that an event after the check signals again.
             completion.reinit();
-            if let Some(cq) = &self.polled {
-                cq.reap();
-            }
             {
                 let mut inbox = self.owner.link().inbox.lock();
                 if let Some(found) = take(&mut inbox) {
@@ -549,10 +483,7 @@ impl<O: Linked> Channel<O> {
                 }
             }
             let left = left().ok_or(ETIMEDOUT)?;
-            match self.polled {
-                None => completion.wait_timeout(left)?,
-                Some(_) => sync::yield_cpu(),
-            }
+            completion.wait_timeout(left)?;
         }
     }
 }

@@ -101,7 +101,7 @@ impl Event {
                 };
                 write(&wire, buf)
             }
-            Self::Pong => Pong { contents: &[] }.encode(buf),
+            Self::Pong => Pong.encode(buf),
             Self::Fenced { path, epoch } => Fence { path, epoch }.encode_as(wire::FENCED, 0, buf),
         }
     }

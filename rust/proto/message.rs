@@ -79,11 +79,6 @@ impl<'a> Message<'a> {
         self.kind
     }
 
-    /// What follows the header.
-    pub fn contents(&self) -> &'a [u8] {
-        self.bytes.get(size_of::<wire::Header>()..).unwrap_or(&[])
-    }
-
     /// Writes the reply that refuses this request into `buf` and returns its length.
     pub fn refuse(&self, refused: &Refused, buf: &mut [u8]) -> Result<usize, NoRoom> {
         let reply = wire::Reply {

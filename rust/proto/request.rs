@@ -5,14 +5,12 @@
 #![forbid(unsafe_code)]
 
 use super::challenge::Challenge;
-use super::echo::EchoRequest;
 use super::fence::Fence;
 use super::grant::GrantRequest;
 use super::list::ListRequest;
 use super::login::Login;
 use super::message::Message;
 use super::refusal::Malformed;
-use super::scratch::ScratchRequest;
 use super::wire;
 
 /// What a client asks for.
@@ -26,13 +24,9 @@ pub enum Request {
     Grant(GrantRequest),
     /// The exports it may use.
     List(ListRequest),
-    /// Memory to measure round trips with.
-    Scratch(ScratchRequest),
-    /// A queue pair that echoes datagrams.
-    Echo(EchoRequest),
     /// The end of the session.
     Logout,
-    /// A sign of life; answered by a [`Pong`](super::Pong) of the same contents.
+    /// A sign of life; answered by a [`Pong`](super::Pong).
     Ping,
     /// Nothing of a path is to reach the export any more; answered by
     /// [`Event::Fenced`](super::Event::Fenced).
@@ -40,22 +34,14 @@ pub enum Request {
 }
 
 impl Message<'_> {
-    /// Reads the request of a connection that uses `version`; an error is to be answered with
-    /// [`Message::refuse`].
-    pub fn request(&self, version: u16) -> Result<Request, Malformed> {
+    /// Reads a request; an error is to be answered with [`Message::refuse`].
+    pub fn request(&self) -> Result<Request, Malformed> {
         match self.kind() {
             wire::CHALLENGE => Challenge::from_wire(&self.whole()?).map(Request::Challenge),
             wire::LOGIN => Login::from_wire(&self.whole()?).map(Request::Login),
             wire::GRANT => GrantRequest::from_wire(&self.whole()?).map(Request::Grant),
-            wire::SCRATCH if version >= wire::VERSION_SCRATCH => {
-                ScratchRequest::from_wire(&self.whole()?).map(Request::Scratch)
-            }
-            wire::ECHO if version >= wire::VERSION_SCRATCH => {
-                EchoRequest::from_wire(&self.whole()?).map(Request::Echo)
-            }
             wire::LIST => ListRequest::from_wire(&self.whole()?).map(Request::List),
             wire::LOGOUT => self.whole::<wire::Header>().map(|_| Request::Logout),
-            wire::PING if version >= wire::VERSION_SCRATCH => Ok(Request::Ping),
             wire::PING => self.whole::<wire::Header>().map(|_| Request::Ping),
             wire::FENCE => Fence::from_wire(&self.whole()?).map(Request::Fence),
             _ => Err(Malformed("unknown kind of request")),

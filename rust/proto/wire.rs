@@ -14,19 +14,17 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy_derive::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 mod io;
-mod measure;
 
 pub use io::*;
-pub use measure::*;
 
 /// First four bytes of all connection private data: the characters `FARB`.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"FARB");
 /// Oldest protocol version this code speaks.
 pub const VERSION_MIN: u16 = 8;
-/// Newest protocol version this code speaks.
-pub const VERSION_MAX: u16 = 9;
-/// Oldest protocol version that has [`SCRATCH`], and may have [`ECHO`] and contents of a [`PING`].
-pub const VERSION_SCRATCH: u16 = 9;
+/// Newest protocol version this code speaks. Version 9 had requests to measure round trips with,
+/// and is retired: the next one is 10, and has to raise [`VERSION_MIN`] to 10, or two newer peers
+/// could agree on 9.
+pub const VERSION_MAX: u16 = 8;
 /// TCP/RDMA port a server listens on unless told otherwise.
 pub const PORT: u16 = 7420;
 
@@ -41,8 +39,6 @@ pub const REJECT_MAX: usize = 148;
 pub const TAG_SIZE: usize = 16;
 /// Largest control message, in bytes. A receive buffer has room for its tag, too.
 pub const MESSAGE_MAX: usize = 4096 - TAG_SIZE;
-/// Smallest [`PING`] and [`PONG`], in bytes: a [`Header`] alone.
-pub const PING_MIN: usize = size_of::<Header>();
 /// Size of a name field; a name has at most one byte less and is padded with zeroes.
 pub const NAME_SIZE: usize = 64;
 /// Size of the text of a refusal, in bytes.
@@ -86,12 +82,11 @@ pub const LIST: u16 = 3;
 pub const LOGOUT: u16 = 4;
 /// [`Header::kind`] of [`Extent`].
 pub const EXTENT: u16 = 5;
-/// [`Header::kind`] of a sign of life that is to be answered: a [`Header`], and contents if round
-/// trips are measured. Not all servers of version 9 take these: others refuse it as malformed.
+/// [`Header::kind`] of a sign of life that is to be answered, which is a [`Header`] alone.
 pub const PING: u16 = 6;
 /// [`Header::kind`] of [`Fence`], from the client.
 pub const FENCE: u16 = 7;
-/// [`Header::kind`] of the answer to [`PING`], which has the same contents.
+/// [`Header::kind`] of the answer to [`PING`], which is a [`Header`] alone.
 pub const PONG: u16 = 9;
 /// [`Header::kind`] of [`Fence`], from the server.
 pub const FENCED: u16 = 10;
@@ -99,11 +94,6 @@ pub const FENCED: u16 = 10;
 pub const FLUSHED: u16 = 12;
 /// [`Header::kind`] of [`Challenge`].
 pub const CHALLENGE: u16 = 13;
-/// [`Header::kind`] of [`ScratchRequest`].
-pub const SCRATCH: u16 = 14;
-/// [`Header::kind`] of [`EchoRequest`]. Not all servers of version 9 know it: others refuse it as
-/// malformed.
-pub const ECHO: u16 = 15;
 /// Set in [`Header::kind`] of a reply, beside the kind of the request.
 pub const REPLY: u16 = 0x8000;
 
@@ -122,9 +112,6 @@ pub const LOGIN_REMOTE_INVALIDATE: u8 = 1 << 0;
 
 /// [`LoginReply::flags`]: the server knew the reservation key that the login resumes.
 pub const LOGIN_REMEMBERED: u16 = 1 << 0;
-
-/// [`ScratchReply::flags`]: the server's device does atomic operations on the region.
-pub const SCRATCH_ATOMICS: u32 = 1 << 0;
 
 /// What the private data of the CM REQ begin with in every version.
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -534,10 +521,6 @@ const _: () = {
     assert!(size_of::<ListRequest>() == 96);
     assert!(size_of::<ListReply>() == 128);
     assert!(size_of::<ListEntry>() == 96);
-    assert!(size_of::<ScratchRequest>() == 160);
-    assert!(size_of::<ScratchReply>() == 136);
-    assert!(size_of::<EchoRequest>() == 176);
-    assert!(size_of::<EchoReply>() == 128);
     assert!(size_of::<Extent>() == 24);
     assert!(size_of::<Flushed>() == 32);
     assert!(size_of::<Fence>() == 24);

@@ -43,9 +43,6 @@ const RNR_TIMER: u8 = 24;
 /// 4.096 us x 2^19 = 2.1 s: how long the HCA waits for an acknowledgment before it sends again.
 const ACK_TIMEOUT: u8 = 19;
 
-/// RDMA READs and atomic operations that a client may have under way on a control connection.
-const CONTROL_READS_MAX: u32 = 16;
-
 /// A connection request that was not answered yet.
 pub(super) struct PendingConnection {
     /// The id that a queue pair is made for.
@@ -114,11 +111,9 @@ impl PendingConnection {
     /// Accepts a control connection, whose queue pair exists. Returns what both sides have said so
     /// far. May sleep.
     ///
-    /// The client may have a few RDMA READs and atomic operations under way, if the device can have
-    /// `max`. Without a key to a memory region it can read no byte, but measure how long that
-    /// takes.
-    pub(super) fn accept_control(&self, max: u32) -> Result<Transcript> {
-        let reads = at_most(self.reads, max.clamp(1, CONTROL_READS_MAX));
+    /// Neither side has the key to a memory region on it.
+    pub(super) fn accept_control(&self) -> Result<Transcript> {
+        let reads = at_most(self.reads, 1);
         let reply = self.accept(reads, 0, None, |_| Ok(()))?;
         let ends = self.ends()?;
         Ok(Transcript::new(self.request(), reply.bytes(), &ends))

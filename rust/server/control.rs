@@ -19,7 +19,6 @@ use kernel::{
 };
 
 mod login;
-mod scratch;
 
 use crate::base::errno::{
     EBADMSG,
@@ -32,7 +31,6 @@ use crate::link::{
     channel::{
         message_buffer,
         Channel,
-        ChannelConfig,
         Linked,
         COMPLETION_TIMEOUT_MS,
         MESSAGES, //
@@ -59,13 +57,11 @@ use crate::proto::{
 use crate::server::{
     accept::PendingConnection,
     block::connections::Connections,
-    echo::Echo,
     export::{
         Export,
         Exports, //
     },
     ram::Slabs,
-    scratch::Scratch,
     session::{
         Dismissal,
         Session,
@@ -116,18 +112,12 @@ enum DataPath {
 pub(super) struct Control {
     // Fields drop in this order: queue pairs and memory regions before their protection domain.
     attachment: Option<Attachment>,
-    /// Memory that a client which is not logged in reads and writes to measure round trips.
-    scratch: Option<Scratch>,
-    /// What sends the datagrams of such a client back.
-    echo: Option<Echo>,
     channel: Option<Channel<Session>>,
     /// The client may use the export that it has asked for.
     is_admitted: bool,
     /// The request of a client that was just admitted, until the session runs on a workqueue of its
     /// own.
     admitted_request: Option<KVec<u8>>,
-    /// The version of the protocol that the control connection uses.
-    version: u16,
     /// What was said so far, until the first message that is no ping.
     transcript: Option<Transcript>,
     /// When the client logged out.
@@ -148,12 +138,9 @@ impl Control {
     pub(super) fn new(port: Name, exports: Arc<Exports>) -> Self {
         Self {
             attachment: None,
-            scratch: None,
-            echo: None,
             channel: None,
             is_admitted: false,
             admitted_request: None,
-            version: 0,
             transcript: None,
             logged_out: None,
             drained: None,
@@ -166,13 +153,9 @@ impl Control {
 
     /// Accepts the control connection.
     fn open_channel(&mut self, session: &Arc<Session>, pending: &PendingConnection) -> Result {
-        // It registers a scratch region.
-        let config = ChannelConfig::new(1);
-        let channel = Channel::new(pending.id.clone(), session.clone(), &config)
+        let channel = Channel::new(pending.id.clone(), session.clone())
             .inspect_err(|_| pending.refuse(Refusal::NoMemory))?;
-        let limits = channel.pd().device().limits();
-        self.transcript = Some(pending.accept_control(limits.max_qp_rd_atom)?);
-        self.version = pending.version;
+        self.transcript = Some(pending.accept_control()?);
         self.channel = Some(channel);
         Ok(())
     }
@@ -245,7 +228,7 @@ impl Control {
             return Err(EPROTO);
         }
         let sequence = message.sequence();
-        let request = message.request(self.version);
+        let request = message.request();
         // A key may only be proved before anything was asked for.
         let transcript = match request {
             Ok(Request::Ping) => None,
@@ -260,13 +243,9 @@ impl Control {
             },
             Ok(Request::Login(login)) => self.log_in(session, (sequence, bytes), &login),
             Ok(Request::Grant(request)) => self.grant(sequence, &request),
-            Ok(Request::Scratch(request)) => {
-                self.make_scratch(session, (sequence, bytes), &request)
-            }
-            Ok(Request::Echo(request)) => self.make_echo(session, (sequence, bytes), &request),
             Ok(Request::List(request)) => self.list(session, sequence, &request),
             Ok(Request::Logout) => self.logout(session, sequence),
-            Ok(Request::Ping) => Ok(self.ping(session, message.contents())),
+            Ok(Request::Ping) => Ok(self.ping(session)),
             Ok(Request::Fence(fence)) => self.fence(fence),
             Err(malformed) => Err(malformed.into()),
         };
@@ -301,19 +280,14 @@ impl Control {
         self.attachment.is_some() || self.logged_out.is_some()
     }
 
-    /// Returns true if the client has something to measure round trips with.
-    fn measures(&self) -> bool {
-        self.scratch.is_some() || self.echo.is_some()
-    }
-
-    /// Answers a ping with these contents. A client sends the first one when I/O takes the path.
-    fn ping(&mut self, session: &Session, contents: &[u8]) -> Result {
+    /// Answers a ping. A client sends the first one when I/O takes the path.
+    fn ping(&mut self, session: &Session) -> Result {
         // Pings of others do not wait for a login that waits for memory.
         match &self.attachment {
             Some(attachment) if !attachment.remembered => attachment.export.confirm(session),
             _ => {}
         }
-        self.send(|buf| Pong { contents }.encode(buf))
+        self.send(|buf| Pong.encode(buf))
     }
 
     /// Tells the client the size and access of the export if they have changed. A client that is
@@ -550,11 +524,7 @@ impl SessionWork for Control {
             channel.fail();
         }
         self.detach(session, false);
-        self.scratch = None;
-        self.echo = None;
         self.channel = None;
-        // A registration that took too long is over now, too.
-        session.link().drop_operations();
     }
 
     fn is_logged_in(&self) -> bool {

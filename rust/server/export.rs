@@ -252,22 +252,6 @@ impl Export {
         }
     }
 
-    /// Returns why a host, which has proved the key `proven`, may use nothing of the export through
-    /// `port`, whatever it would do. May sleep.
-    pub(super) fn check_host(
-        &self,
-        port: &Name,
-        host: (&Name, &Uuid),
-        proven: Option<&Psk>,
-    ) -> Result<(), Refused> {
-        self.admit(port, host, proven)?;
-        let own = proven.is_some_and(|key| self.hosts.has_proved(host.0, key));
-        match self.spec.protection.needs_key() && !own {
-            true => Err(Refusal::AuthRequired.into()),
-            false => Ok(()),
-        }
-    }
-
     /// Returns who answers for the memory that a client of `session` has which is admitted as
     /// `host`: the host whose entry admits it, or all hosts at its address if none does. May sleep.
     pub(super) fn account_owner(&self, session: &Session, host: (&Name, &Uuid)) -> AccountOwner {

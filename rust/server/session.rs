@@ -60,7 +60,6 @@ use crate::server::{
         reject,
         PendingConnection, //
     },
-    ram::regions::Registration,
     sessions::Sessions,
     stats, //
 };
@@ -144,7 +143,7 @@ pub(crate) struct Session {
     /// Its own, once its client is admitted.
     queue: SetOnce<OwnedQueue>,
     #[pin]
-    link: Link<Registration>,
+    link: Link,
     /// The key that the client has proved to have.
     #[pin]
     proven: Mutex<Option<Arc<Psk>>>,
@@ -536,9 +535,7 @@ impl WorkItem<STRANGER> for Session {
 }
 
 impl Linked for Session {
-    type Operation = Registration;
-
-    fn link(&self) -> &Link<Registration> {
+    fn link(&self) -> &Link {
         &self.link
     }
 

@@ -12,8 +12,7 @@
 
 #define FARBLK_MAGIC			0x42524146	/* "FARB" */
 #define FARBLK_VERSION_MIN		8
-#define FARBLK_VERSION_MAX		9
-#define FARBLK_VERSION_SCRATCH		9	/* the oldest with FARBLK_SCRATCH and FARBLK_ECHO */
+#define FARBLK_VERSION_MAX		8	/* 9 is retired */
 #define FARBLK_PORT			7420
 
 /* Room for private data in the messages of the RDMA CM, in bytes. */
@@ -39,11 +38,6 @@
 #define FARBLK_IO_SIZE_MIN		65536	/* of max_io, in bytes */
 #define FARBLK_IO_SIZE_MAX		1048576
 #define FARBLK_IO_HINT_MAX		16777216	/* of io_min and io_opt, in bytes */
-#define FARBLK_SCRATCH_UNIT		4096	/* of the size of a scratch region, in bytes */
-#define FARBLK_SCRATCH_MAX		65536
-#define FARBLK_ECHO_SIZE_MAX		4096	/* of a datagram, in bytes */
-#define FARBLK_ECHO_MTU_MIN		256	/* of a port, in bytes */
-#define FARBLK_ECHO_COUNT_MAX		32	/* datagrams under way at once */
 
 /* farblk_connect_request.kind */
 #define FARBLK_CONNECTION_CONTROL	0
@@ -61,8 +55,6 @@
 #define FARBLK_FENCED			10
 #define FARBLK_FLUSHED			12
 #define FARBLK_CHALLENGE		13
-#define FARBLK_SCRATCH			14
-#define FARBLK_ECHO			15	/* an older server refuses it as malformed */
 #define FARBLK_REPLY			0x8000	/* or'ed to the kind of the request */
 
 /* .access */
@@ -88,9 +80,6 @@
 
 /* farblk_login_reply.flags */
 #define FARBLK_LOGIN_REMEMBERED		1
-
-/* farblk_scratch_reply.flags */
-#define FARBLK_SCRATCH_ATOMICS		1	/* its device does atomic operations */
 
 /* farblk_command.op */
 #define FARBLK_OP_READ			1
@@ -334,46 +323,6 @@ struct farblk_list_reply {
 	struct farblk_list_entry entries[];
 };
 
-/* Asks for memory to measure round trips with. */
-struct farblk_scratch_request {
-	struct farblk_header header;
-	__u8	host_id[16];
-	__u8	host_name[FARBLK_NAME_SIZE];
-	__u8	export_name[FARBLK_NAME_SIZE];	/* the one that admits the host */
-	__le32	size;
-	__le32	reserved;
-};
-
-struct farblk_scratch_reply {
-	struct farblk_reply reply;
-	__le64	addr;
-	__le32	length;				/* as asked */
-	__le32	rkey;
-	__le32	flags;
-	__le32	reserved;
-};
-
-/* Asks for a queue pair that echoes datagrams. */
-struct farblk_echo_request {
-	struct farblk_header header;
-	__u8	host_id[16];
-	__u8	host_name[FARBLK_NAME_SIZE];
-	__u8	export_name[FARBLK_NAME_SIZE];	/* the one that admits the host */
-	__le32	qp_number;			/* of the client */
-	__le32	qkey;				/* less than 2^31 */
-	__le32	size;
-	__le32	count;
-	__u8	reserved[8];
-};
-
-struct farblk_echo_reply {
-	struct farblk_reply reply;
-	__le32	qp_number;			/* of the server */
-	__le32	qkey;				/* less than 2^31 */
-	__le32	mtu;				/* of the server's port, in bytes */
-	__le32	reserved;
-};
-
 /* The extent of the export changed; unasked. */
 struct farblk_extent {
 	struct farblk_header header;
@@ -454,10 +403,6 @@ __FARBLK_SIZE(farblk_grant_reply, 120);
 __FARBLK_SIZE(farblk_list_request, 96);
 __FARBLK_SIZE(farblk_list_entry, 96);
 __FARBLK_SIZE(farblk_list_reply, 128);
-__FARBLK_SIZE(farblk_scratch_request, 160);
-__FARBLK_SIZE(farblk_scratch_reply, 136);
-__FARBLK_SIZE(farblk_echo_request, 176);
-__FARBLK_SIZE(farblk_echo_reply, 128);
 __FARBLK_SIZE(farblk_extent, 24);
 __FARBLK_SIZE(farblk_fence, 24);
 __FARBLK_SIZE(farblk_command, 32);

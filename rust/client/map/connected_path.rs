@@ -95,7 +95,7 @@ impl ConnectedPath {
     /// message. May sleep, but does not wait for the answer.
     pub(in crate::client) fn ping(&mut self) -> Result {
         self.control
-            .post(|sequence, buf| Ping::HEARTBEAT.encode(sequence, buf))
+            .post(|sequence, buf| Ping.encode(sequence, buf))
     }
 
     /// Returns the name of the RDMA device.

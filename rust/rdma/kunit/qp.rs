@@ -213,6 +213,28 @@ mod recv {
     }
 }
 
+#[kernel::macros::kunit_tests(farblk_rdma_nothing)]
+mod nothing {
+    use super::*;
+
+    #[test]
+    fn is_read_and_written() -> Result {
+        with_pair(CAPS, |pair| {
+            for op in [RdmaOp::Read, RdmaOp::Write] {
+                posted(
+                    pair.near
+                        .qp
+                        .rdma_nothing(0, op, pair.message(7, 1, 0)?, true),
+                )?;
+                let (owner, result) = pair.near.events.sends.take()?;
+                check!(owner.number == 7 && result.is_ok());
+            }
+            check!(pair.far.qp.completions() == 0);
+            Ok(())
+        })
+    }
+}
+
 #[kernel::macros::kunit_tests(farblk_rdma_qp)]
 mod create {
     use super::*;

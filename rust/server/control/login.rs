@@ -125,7 +125,7 @@ impl Control {
         (sequence, bytes): (u32, &[u8]),
         login: &Login,
     ) -> Result<Result, Refused> {
-        if self.attachment.is_some() || self.measures() {
+        if self.attachment.is_some() {
             return Err(Refusal::BadState.into());
         }
         // Nothing is allocated for a client that is not admitted.

@@ -33,7 +33,6 @@ use crate::rdma::client::Devices;
 use crate::server::{
     block::adapter::Adapters,
     host::Hosts,
-    scratch::ScratchAccounts,
     stats, //
 };
 
@@ -59,8 +58,6 @@ pub(crate) struct Exports {
     pub(crate) stats: Arc<stats::Server>,
     /// What the server has on RDMA devices.
     pub(crate) adapters: Arc<Adapters>,
-    /// What the scratch regions of client hosts have.
-    pub(in crate::server) scratch: Arc<ScratchAccounts>,
     /// The debugfs directory of the exports.
     pub(super) dir: Dir,
     /// The workqueue on which exports are closed, and memory is overwritten.
@@ -90,7 +87,6 @@ impl Exports {
         dir: Dir,
     ) -> Result<Arc<Self>> {
         let adapters = Adapters::new(release)?;
-        let scratch = ScratchAccounts::new()?;
         let closer = Arc::new(OwnedQueue::unbound(release, c"farblk_close")?, GFP_KERNEL)?;
         let strangers = OwnedQueue::limited(release, c"farblk_strangers", STRANGERS_WORKERS)?;
         let strangers = Arc::new(strangers, GFP_KERNEL)?;
@@ -100,7 +96,6 @@ impl Exports {
                 release: release.clone(),
                 stats,
                 adapters,
-                scratch,
                 dir,
                 closer,
                 strangers,

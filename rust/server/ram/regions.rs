@@ -61,7 +61,7 @@ use crate::server::none;
 const SLOT: u16 = 0;
 
 /// The owner of the registration of a memory region.
-pub(crate) struct Registration(pub(in crate::server) Mr);
+pub(in crate::server) struct Registration(Mr);
 
 impl SendOwner for Registration {
     type Memory = NoMemory;

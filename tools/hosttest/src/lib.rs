@@ -18,9 +18,6 @@ mod module {
         pub mod parse;
     }
     pub mod link {
-        pub mod letter {
-            pub mod layout;
-        }
         mod status;
     }
     pub mod proto;

@@ -11,7 +11,6 @@ mod fuzz;
 mod geometry;
 mod handshake;
 mod latency;
-mod letters;
 mod limits;
 mod messages;
 mod overdue;
@@ -236,32 +235,6 @@ fn list_request() -> ListRequest {
     }
 }
 
-fn scratch_request() -> ScratchRequest {
-    let host = (uuid(0x10), name("client.example"));
-    ScratchRequest::new(host, name("data"), 0x2000).unwrap()
-}
-
-fn scratch_reply() -> ScratchReply {
-    ScratchReply {
-        addr: 0x0102_0304_0506_0708,
-        rkey: 0x1112_1314,
-        atomics: true,
-    }
-}
-
-fn echo_request() -> EchoRequest {
-    let host = (uuid(0x10), name("client.example"));
-    let client = QueuePair::new(0x0001_0203, 0x1112_1314).unwrap();
-    EchoRequest::new(host, name("data"), client, (0x0201, 0x1f)).unwrap()
-}
-
-fn echo_reply() -> EchoReply {
-    EchoReply {
-        server: QueuePair::new(0x0004_0506, 0x2122_2324).unwrap(),
-        mtu: 0x0400,
-    }
-}
-
 fn list_entry(entry: &str) -> ListEntry {
     ListEntry {
         name: name(entry),
@@ -284,5 +257,5 @@ fn list_reply(sequence: u32, first: u32, total: u32, entries: &[ListEntry]) -> V
 
 /// Reads a request, header and all.
 fn request(bytes: &[u8]) -> Result<Request, Malformed> {
-    Message::parse(bytes)?.request(wire::VERSION_MAX)
+    Message::parse(bytes)?.request()
 }

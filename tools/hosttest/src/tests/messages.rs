@@ -2,14 +2,10 @@
 
 //! Control messages.
 
-mod echo;
 mod login;
-mod scratch;
 
 use super::*;
-use crate::proto::wire::{
-    GRANTS_MAX, LIST_ENTRIES_MAX, PING_MIN, SLABS_MAX, VERSION_MAX, VERSION_MIN, VERSION_SCRATCH,
-};
+use crate::proto::wire::{GRANTS_MAX, LIST_ENTRIES_MAX, SLABS_MAX};
 
 const SEQUENCE: u32 = 0xa1a2_a3a4;
 const SEQUENCE_BYTES: [u8; 4] = [0xa4, 0xa3, 0xa2, 0xa1];
@@ -130,8 +126,7 @@ fn one_way_golden() {
     .concat();
     assert_eq!(encoded(|buf| fence.encode(SEQUENCE, buf)), fence_bytes);
     let ping_bytes = [&[6, 0, 8, 0][..], &SEQUENCE_BYTES].concat();
-    let ping = Ping::HEARTBEAT;
-    assert_eq!(encoded(|buf| ping.encode(SEQUENCE, buf)), ping_bytes);
+    assert_eq!(encoded(|buf| Ping.encode(SEQUENCE, buf)), ping_bytes);
     for (wanted, bytes) in [
         (Request::Ping, &ping_bytes),
         (Request::Fence(fence), &fence_bytes),
@@ -139,45 +134,11 @@ fn one_way_golden() {
         assert_eq!(request(bytes), Ok(wanted));
         assert!(!Message::parse(bytes).unwrap().is_event());
         no_prefix(bytes, |bytes| request(bytes).is_ok());
-        // A ping may have contents only on a connection of the newer version.
-        let older = |bytes: &[u8]| Message::parse(bytes)?.request(VERSION_MIN);
-        assert_eq!(older(bytes), Ok(wanted));
-        no_more(bytes, |bytes| older(bytes).is_ok());
+        no_more(bytes, |bytes| request(bytes).is_ok());
     }
-    no_more(&fence_bytes, |bytes| request(bytes).is_ok());
     assert!(request(&patched(&fence_bytes, 16, &[8])).is_err(), "path");
     let reserved = patched(&fence_bytes, 17, &[9; 7]);
     assert_eq!(request(&reserved), Ok(Request::Fence(fence)));
-}
-
-/// The contents of a ping, and of its answer, are what follows the header.
-#[test]
-fn ping_contents() {
-    let contents: Vec<u8> = (0..MESSAGE_MAX - PING_MIN).map(|byte| byte as u8).collect();
-    for len in [1, 8, 100, contents.len()] {
-        let contents = &contents[..len];
-        let [low, high] = u16::try_from(PING_MIN + len).unwrap().to_le_bytes();
-        let bytes = [&[6, 0, low, high][..], &SEQUENCE_BYTES, contents].concat();
-        assert_eq!(
-            encoded(|buf| Ping { contents }.encode(SEQUENCE, buf)),
-            bytes
-        );
-        assert_eq!(request(&bytes), Ok(Request::Ping));
-        let message = Message::parse(&bytes).unwrap();
-        assert_eq!(message.contents(), contents);
-        assert!(message.request(VERSION_SCRATCH - 1).is_err());
-        let pong = encoded(|buf| Pong { contents }.encode(buf));
-        assert_eq!(pong, [&[9, 0, low, high, 0, 0, 0, 0], contents].concat());
-        assert_eq!(Pong::parse(&pong, SEQUENCE), Ok(Pong { contents }));
-        // A map asks for none.
-        assert!(Event::parse(&pong, BlockSize::MIN, Access::ReadWrite).is_err());
-        let mut small = vec![0; PING_MIN + len - 1];
-        assert_eq!(Ping { contents }.encode(1, &mut small), Err(NoRoom));
-    }
-    let contents = &[0; MESSAGE_MAX - PING_MIN + 1];
-    let mut buf = [0; MESSAGE_MAX + 1];
-    assert_eq!(Ping { contents }.encode(1, &mut buf), Err(NoRoom));
-    assert_eq!(Pong { contents }.encode(&mut buf), Err(NoRoom));
 }
 
 /// A client that is not logged in takes a pong for the answer to its ping, and nothing else.
@@ -185,16 +146,15 @@ fn ping_contents() {
 fn pong_without_a_login() {
     let pong = encoded(|buf| Event::Pong.encode(buf));
     assert_eq!(pong, [9, 0, 8, 0, 0, 0, 0, 0]);
-    fn parse(bytes: &[u8]) -> Result<Pong<'_>, ReplyError> {
-        Pong::parse(bytes, SEQUENCE)
-    }
-    assert_eq!(parse(&pong), Ok(Pong { contents: &[] }));
+    let parse = |bytes: &[u8]| Pong::parse(bytes, SEQUENCE);
+    assert_eq!(parse(&pong), Ok(Pong));
+    no_more(&pong, |bytes| parse(bytes).is_ok());
     no_prefix(&pong, |bytes| parse(bytes).is_ok());
-    assert_eq!(encoded(|buf| Pong { contents: &[] }.encode(buf)), pong);
+    assert_eq!(encoded(|buf| Pong.encode(buf)), pong);
     for event in events().into_iter().filter(|event| *event != Event::Pong) {
         assert!(parse(&encoded(|buf| event.encode(buf))).is_err());
     }
-    let ping = encoded(|buf| Ping::HEARTBEAT.encode(SEQUENCE, buf));
+    let ping = encoded(|buf| Ping.encode(SEQUENCE, buf));
     assert!(parse(&ping).is_err());
     let busy = Refused::from(Refusal::Busy);
     let refusal = encoded(|buf| Message::parse(&ping).unwrap().refuse(&busy, buf));
@@ -510,16 +470,6 @@ fn every_reply_can_be_a_refusal() {
         ListReply::parse(&list, SEQUENCE, &list_request()).map(drop),
         Err(ReplyError::Refused(refused))
     );
-    let scratch = reply(&encoded(|buf| scratch_request().encode(SEQUENCE, buf)));
-    assert_eq!(
-        ScratchReply::parse(&scratch, SEQUENCE, &scratch_request()),
-        Err(ReplyError::Refused(refused))
-    );
-    let echo = reply(&encoded(|buf| echo_request().encode(SEQUENCE, buf)));
-    assert_eq!(
-        EchoReply::parse(&echo, SEQUENCE),
-        Err(ReplyError::Refused(refused))
-    );
 }
 
 #[test]
@@ -527,7 +477,7 @@ fn unknown_request_can_be_refused() {
     for kind in [0, 5, 0x7fff, 0x8001, 0xffff] {
         let bytes = [&u16::to_le_bytes(kind)[..], &[8, 0], &SEQUENCE_BYTES].concat();
         let message = Message::parse(&bytes).unwrap();
-        let fault = message.request(VERSION_MAX).unwrap_err();
+        let fault = message.request().unwrap_err();
         let reply = encoded(|buf| message.refuse(&fault.into(), buf));
         assert_eq!(reply[..2], (kind | 0x8000).to_le_bytes());
         assert_eq!(reply[8..10], [2, 0]);

@@ -243,56 +243,6 @@ fn layouts() -> Vec<Layout> {
     );
     layout!(
         all,
-        "farblk_scratch_request",
-        ScratchRequest {
-            header,
-            host_id,
-            host_name,
-            export_name,
-            size,
-            reserved
-        }
-    );
-    layout!(
-        all,
-        "farblk_scratch_reply",
-        ScratchReply {
-            reply,
-            addr,
-            length,
-            rkey,
-            flags,
-            reserved
-        }
-    );
-    layout!(
-        all,
-        "farblk_echo_request",
-        EchoRequest {
-            header,
-            host_id,
-            host_name,
-            export_name,
-            qp_number,
-            qkey,
-            size,
-            count,
-            reserved
-        }
-    );
-    layout!(
-        all,
-        "farblk_echo_reply",
-        EchoReply {
-            reply,
-            qp_number,
-            qkey,
-            mtu,
-            reserved
-        }
-    );
-    layout!(
-        all,
         "farblk_extent",
         Extent {
             header,
@@ -367,7 +317,6 @@ fn constants() -> Vec<(String, u64)> {
         ("MAGIC", u64::from(MAGIC)),
         ("VERSION_MIN", VERSION_MIN.into()),
         ("VERSION_MAX", VERSION_MAX.into()),
-        ("VERSION_SCRATCH", VERSION_SCRATCH.into()),
         ("PORT", PORT.into()),
         ("CONNECT_REQUEST_MAX", CONNECT_REQUEST_MAX as u64),
         ("CONNECT_REPLY_MAX", CONNECT_REPLY_MAX as u64),
@@ -380,11 +329,6 @@ fn constants() -> Vec<(String, u64)> {
         ("LIST_ENTRIES_MAX", LIST_ENTRIES_MAX as u64),
         ("SLABS_MAX", SLABS_MAX.into()),
         ("IO_HINT_MAX", IO_HINT_MAX.into()),
-        ("SCRATCH_UNIT", SCRATCH_UNIT.into()),
-        ("SCRATCH_MAX", SCRATCH_MAX.into()),
-        ("ECHO_SIZE_MAX", ECHO_SIZE_MAX.into()),
-        ("ECHO_MTU_MIN", ECHO_MTU_MIN.into()),
-        ("ECHO_COUNT_MAX", ECHO_COUNT_MAX.into()),
         ("SLAB_SHIFT_MIN", SlabShift::MIN.into()),
         ("SLAB_SHIFT_MAX", SlabShift::MAX.into()),
         ("BLOCK_SIZE_MIN", BlockSize::MIN.get().into()),
@@ -403,8 +347,6 @@ fn constants() -> Vec<(String, u64)> {
         ("PONG", PONG.into()),
         ("FENCED", FENCED.into()),
         ("FLUSHED", FLUSHED.into()),
-        ("SCRATCH", SCRATCH.into()),
-        ("ECHO", ECHO.into()),
         ("REPLY", REPLY.into()),
         ("ACCESS_RO", Access::ReadOnly as u64),
         ("ACCESS_RW", Access::ReadWrite as u64),
@@ -424,7 +366,6 @@ fn constants() -> Vec<(String, u64)> {
         ("FEATURE_FUA", FEATURE_FUA.into()),
         ("FEATURE_ROTATIONAL", FEATURE_ROTATIONAL.into()),
         ("LOGIN_REMEMBERED", LOGIN_REMEMBERED.into()),
-        ("SCRATCH_ATOMICS", SCRATCH_ATOMICS.into()),
         ("LOGIN_REMOTE_INVALIDATE", LOGIN_REMOTE_INVALIDATE.into()),
         ("OP_READ", OP_READ.into()),
         ("OP_WRITE", OP_WRITE.into()),

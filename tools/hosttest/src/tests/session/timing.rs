@@ -6,7 +6,7 @@ use crate::session::{
     clock::{is_too_slow, Backoff, Heartbeat, KeepAlive, KeepAliveTimeout, Progress},
     flush::{Flushes, LastClose},
     reservation::lease_ms,
-    stranger::{may_have_scratch, may_look_at_datagram, Requests, Stay},
+    stranger::{Requests, Stay},
 };
 use proptest::prelude::*;
 
@@ -38,35 +38,6 @@ fn a_server_has_as_long_as_full_replies_take_and_no_longer() {
     assert!(!is_too_slow(0, 100, 4000, 10_000));
     assert!(is_too_slow(0, 100, 4000, 10_001));
     assert!(!is_too_slow(u32::MAX, 1, u32::MAX, u32::MAX));
-}
-
-#[test]
-fn scratch_regions_of_a_host_and_of_all_are_bounded() {
-    const SIZE: u32 = 64 << 10;
-    let mut own = 0;
-    while may_have_scratch(own, own, SIZE) {
-        own += SIZE;
-    }
-    assert_eq!(own, 5 * SIZE);
-    assert!(!may_have_scratch(own, own, 4096));
-    // Another one gets its part, as long as there is something.
-    let mut all = own;
-    while may_have_scratch(0, all, SIZE) {
-        all += SIZE;
-    }
-    assert_eq!(all, 64 * SIZE);
-    assert!(!may_have_scratch(0, all, 4096));
-    assert!(!may_have_scratch(u32::MAX, 0, 4096));
-    assert!(!may_have_scratch(0, u32::MAX, 4096));
-    assert!(!may_have_scratch(0, 0, u32::MAX));
-}
-
-#[test]
-fn datagrams_of_a_connection_are_bounded() {
-    let most = (0..u32::MAX).find(|&count| !may_look_at_datagram(count));
-    // More than a client sends that measures as many as it may.
-    assert_eq!(most, Some(1024));
-    assert!(!may_look_at_datagram(u32::MAX));
 }
 
 #[test]

@@ -2,12 +2,13 @@
 
 //! The client: maps exports of other hosts as disks.
 //!
-//! A file imports only files below it in this list:
+//! A file imports only files below it in this list, but that `io/queue` gives requests back to
+//! `io/multipath`:
 //!
 //! - `map`: a map and its work item, with `runtime`, `resources`, `connect` and `stats` below it.
-//! - `io/disk` and `io/multipath`: the disk of a map, and its block driver.
-//! - `io/stats`: the counters of a map.
-//! - `io/connection`, `io/commands`, `io/slabs` and `io/tag`: one I/O connection.
+//! - `io/disk` and `io/multipath`: the disk of a map, and its block driver with the counters.
+//! - `io/queue`: one I/O connection, with `io/tag`, `io/protected`, `io/bounces`, `io/slabs` and
+//!   `io/persistent` below it.
 //! - `discovery`: what a server is asked without a login.
 //! - `control`: control connections.
 //! - `target`: the address of a server, and how a connection to it is made.

@@ -1,17 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The I/O of a map: its disk, its block driver, and the I/O connections of its paths.
+//! The I/O of a map: its disk, its block driver, and the queues of its paths.
 
 #![forbid(unsafe_code)]
 
 pub(in crate::client) mod bounces;
-pub(in crate::client) mod commands;
-pub(in crate::client) mod connection;
 pub(in crate::client) mod disk;
-pub(in crate::client) mod handler;
 pub(in crate::client) mod multipath;
-pub(in crate::client) mod persistent;
-pub(in crate::client) mod protected;
+mod persistent;
+mod protected;
+pub(in crate::client) mod queue;
 pub(in crate::client) mod slabs;
-pub(in crate::client) mod stats;
 pub mod tag;

@@ -15,7 +15,6 @@
 #![forbid(unsafe_code)]
 
 mod connect;
-mod connected_path;
 mod resources;
 mod runtime;
 mod stats;

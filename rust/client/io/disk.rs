@@ -39,8 +39,8 @@ use crate::block::mq::{
 use crate::client::{
     host::Host,
     io::{
-        connection::IoLimits,
-        multipath::Multipath, //
+        multipath::Multipath,
+        queue::IoLimits, //
     },
 };
 use crate::proto::{
@@ -83,7 +83,7 @@ pub(in crate::client) struct DiskLimits {
     pub(in crate::client) numa_node: NumaNode,
     /// The longest segment that the RDMA device takes, in bytes.
     pub(in crate::client) max_segment_size: u32,
-    /// The largest read or write that a connection takes.
+    /// The largest read or write that a queue takes.
     pub(in crate::client) io: IoLimits,
 }
 
@@ -185,7 +185,7 @@ pub(in crate::client) fn create(
     io_timeout_ms: u32,
     driver: Arc<Multipath>,
 ) -> Result<Disk> {
-    driver.stats().allocate(limits.queues)?;
+    driver.allocate_stats(limits.queues)?;
     let poll_queues = u32::from(limits.poll_queues);
     let queues = u32::from(limits.queues)
         .checked_sub(poll_queues)

@@ -7,7 +7,8 @@
 //! which are *requeued*, until the map's work item *replays* them: sends them again on another
 //! path.
 //!
-//! It also counts writes and flushes, as a flush must fail after the server has lost its cache.
+//! It also keeps the counters of the map, and notes writes and flushes, as a flush must fail after
+//! the server has lost its cache.
 
 #![forbid(unsafe_code)]
 
@@ -21,7 +22,8 @@ use kernel::{
             Relaxed, //
         },
         Arc,
-        ArcBorrow, //
+        ArcBorrow,
+        SetOnce, //
     },
 };
 
@@ -57,10 +59,8 @@ use crate::block::{
 use crate::client::{
     events::Events,
     io::{
-        connection::Connection,
-        handler::RequestOwner,
         persistent,
-        stats::MapStats, //
+        queue::Queue, //
     },
     params::Policy,
 };
@@ -71,9 +71,14 @@ use crate::session::{
     PathId,
     PATHS_MAX, //
 };
+use crate::stats::{
+    Op,
+    QueueStats,
+    Totals, //
+};
 
-/// The I/O connections of a path. The index is the hardware queue.
-pub(in crate::client) type Connections = KVec<Connection<Multipath>>;
+/// The queues of a path. The index is the hardware queue.
+pub(in crate::client) type Queues = KVec<Queue>;
 
 /// A request whose path was lost, with its hardware queue.
 struct Requeued {
@@ -105,7 +110,7 @@ pub(in crate::client) struct Multipath {
     up: Atomic<u32>,
     /// Not 0 once a path was up.
     was_up: Atomic<u32>,
-    paths: [RcuSlot<Connections>; PATHS_MAX],
+    paths: [RcuSlot<Queues>; PATHS_MAX],
     /// The path at which round-robin begins to search.
     next: Atomic<u32>,
     /// The requests whose paths were lost. The capacity suffices for every request of the disk.
@@ -119,7 +124,9 @@ pub(in crate::client) struct Multipath {
     dirty: Atomic<u32>,
     #[pin]
     flushes: IrqSaveSpinLock<Flushes>,
-    stats: MapStats,
+    /// The counters of each hardware queue. They live as long as the disk, whatever becomes of
+    /// the paths.
+    stats: SetOnce<KVVec<QueueStats>>,
     events: Arc<Events>,
 }
 
@@ -175,18 +182,18 @@ impl Operations for Multipath {
     }
 
     fn commit_rqs(hw: ArcBorrow<'_, HwQueue>, this: ArcBorrow<'_, Multipath>) {
-        this.each_up(|connections| {
-            if let Some(connection) = connections.get(usize::from(hw.0)) {
-                connection.commit();
+        this.each_up(|queues| {
+            if let Some(queue) = queues.get(usize::from(hw.0)) {
+                queue.commit();
             }
         });
     }
 
     fn poll(hw: ArcBorrow<'_, HwQueue>, this: ArcBorrow<'_, Multipath>) -> u32 {
         let mut found = 0;
-        this.each_up(|connections| {
-            if let Some(connection) = connections.get(usize::from(hw.0)) {
-                found += connection.poll();
+        this.each_up(|queues| {
+            if let Some(queue) = queues.get(usize::from(hw.0)) {
+                found += queue.poll();
             }
         });
         found
@@ -214,9 +221,16 @@ impl Operations for Multipath {
     }
 }
 
-impl RequestOwner for Multipath {
+impl Multipath {
+    /// Takes back a request that a queue has taken. With [`BlkError::Transport`] the server did not
+    /// answer it, and may or may not have carried it out. Any context.
     #[inline]
-    fn end(&self, hw_queue: u16, request: Owned<Request<Self>>, status: BlkResult) {
+    pub(in crate::client) fn end(
+        &self,
+        hw_queue: u16,
+        request: Owned<Request<Self>>,
+        status: BlkResult,
+    ) {
         trace::answer(|| (id(hw_queue, &request), request.op(), status_code(status)));
         match (request.command(), &status) {
             (Command::Write, Ok(())) if self.dirty.load(Relaxed) == 0 && !request.fua() => {
@@ -248,9 +262,7 @@ impl RequestOwner for Multipath {
             self.events.wake();
         }
     }
-}
 
-impl Multipath {
     /// Makes the driver of a map without paths, whose I/O waits. May sleep.
     ///
     /// Posts late requests to `events`, and wakes its work item when a replayed request has ended,
@@ -269,7 +281,7 @@ impl Multipath {
                 replay_answered: Atomic::new(0),
                 dirty: Atomic::new(0),
                 flushes <- new_irqsave_spinlock!(Flushes::new(), "Multipath::flushes"),
-                stats: MapStats::new(),
+                stats: SetOnce::new(),
                 events,
             }),
             GFP_KERNEL,
@@ -307,19 +319,46 @@ impl Multipath {
         self.mode.load(Relaxed) == mode as u32
     }
 
-    /// Returns the counters. Any context.
-    pub(in crate::client) fn stats(&self) -> &MapStats {
-        &self.stats
+    /// Makes the counters of the hardware queues, of which there are `queues`. Must be called
+    /// before the first request; a second call changes nothing. May sleep.
+    pub(in crate::client) fn allocate_stats(&self, queues: u16) -> Result {
+        let mut stats = KVVec::with_capacity(usize::from(queues), GFP_KERNEL)?;
+        for _ in 0..queues {
+            stats.push(QueueStats::new(), GFP_KERNEL)?;
+        }
+        self.stats.populate(stats);
+        Ok(())
+    }
+
+    /// Returns the sum of the counters. Any context.
+    pub(in crate::client) fn totals(&self) -> Totals {
+        Totals::of(self.stats.as_ref().into_iter().flatten())
+    }
+
+    #[inline]
+    fn stats_of(&self, hw_queue: u16) -> Option<&QueueStats> {
+        self.stats.as_ref()?.get(usize::from(hw_queue))
     }
 
     /// Counts a request that ends now.
     #[inline]
     fn count(&self, hw_queue: u16, request: &Request<Self>, succeeded: bool) {
+        let op = match request.command() {
+            Command::Read => Op::Read,
+            Command::Write => Op::Write,
+            Command::Flush => Op::Flush,
+            Command::Discard | Command::SecureErase => Op::Discard,
+            Command::WriteZeroes => Op::WriteZeroes,
+            Command::Reserve | Command::Report | Command::Unsupported(_) => return,
+        };
         let began_ns = match request.start_time_ns() {
             0 => request.data().began_ns.load(Relaxed),
             ns => ns,
         };
-        self.stats.ended(hw_queue, request, began_ns, succeeded);
+        if let Some(stats) = self.stats_of(hw_queue) {
+            let ns = clock::now_ns().saturating_sub(began_ns);
+            stats.ended(op, request.bytes(), succeeded, ns);
+        }
     }
 
     /// Ends a request.
@@ -335,9 +374,9 @@ impl Multipath {
     }
 
     /// Lets requests take a path. Only the map's work item calls this. May sleep.
-    pub(in crate::client) fn add_path(&self, path: PathId, connections: Arc<Connections>) {
+    pub(in crate::client) fn add_path(&self, path: PathId, queues: Arc<Queues>) {
         if let Some(slot) = self.paths.get(usize::from(path)) {
-            slot.replace(Some(connections));
+            slot.replace(Some(queues));
             self.was_up.store(1, Relaxed);
             self.up.store(self.up.load(Relaxed) | bit(path), Relaxed);
         }
@@ -363,10 +402,10 @@ impl Multipath {
         }
     }
 
-    /// Rings the doorbells of all connections that are up, for requests that were posted without.
-    /// Any context but hard interrupt.
+    /// Rings the doorbells of all queues that are up, for requests that were posted without. Any
+    /// context but hard interrupt.
     pub(in crate::client) fn ring(&self) {
-        self.each_up(|connections| connections.iter().for_each(Connection::commit));
+        self.each_up(|queues| queues.iter().for_each(Queue::commit));
     }
 
     /// Sends a request on one of the paths, or returns it with the error. Atomic context.
@@ -389,13 +428,13 @@ impl Multipath {
         let (path, alone) = self.choose(hw_queue);
         // CAST: The index of a path.
         trace::post(|| (id(hw_queue, &request), path as u8));
-        let connections = self.paths.get(path).and_then(RcuSlot::get);
-        match connections
+        let queues = self.paths.get(path).and_then(RcuSlot::get);
+        match queues
             .as_ref()
-            .and_then(|connections| connections.get(usize::from(hw_queue)))
+            .and_then(|queues| queues.get(usize::from(hw_queue)))
         {
             // The last request of a batch rings the doorbell of its own path only.
-            Some(connection) => connection.send(request, last || !alone),
+            Some(queue) => queue.send(request, last || !alone),
             // The path is being removed.
             None => Err((BlkError::Resource, request)),
         }
@@ -427,8 +466,8 @@ impl Multipath {
             }
             Policy::MinInflight => {
                 let in_flight = |path: usize| {
-                    let connections = self.paths.get(path)?.get()?;
-                    Some(connections.get(usize::from(hw_queue))?.in_flight())
+                    let queues = self.paths.get(path)?.get()?;
+                    Some(queues.get(usize::from(hw_queue))?.in_flight())
                 };
                 (0..PATHS_MAX)
                     .filter(|path| up & (1 << path) != 0)
@@ -439,16 +478,25 @@ impl Multipath {
     }
 
     #[inline]
-    fn each_up(&self, mut visit: impl FnMut(&Connections)) {
+    fn each_up(&self, mut visit: impl FnMut(&Queues)) {
         let mut up = self.up.load(Relaxed);
         while up != 0 {
             // CAST: The index of a bit.
             let path = up.trailing_zeros() as usize;
             up &= up.wrapping_sub(1);
-            if let Some(connections) = self.paths.get(path).and_then(RcuSlot::get) {
-                visit(&connections);
+            if let Some(queues) = self.paths.get(path).and_then(RcuSlot::get) {
+                visit(&queues);
             }
         }
+    }
+
+    /// Handles the completions that no interrupt tells of, and that no task may be polling for.
+    fn poll_all(&self) {
+        self.each_up(|queues| {
+            for queue in queues.iter() {
+                queue.poll();
+            }
+        });
     }
 
     #[cold]
@@ -473,7 +521,7 @@ impl Multipath {
     pub(in crate::client) fn replay(&self) -> bool {
         // All I/O waits for the replay, but no task may be polling for the requests that hold it
         // up.
-        self.each_up(|connections| connections.iter().for_each(Connection::catch_up));
+        self.poll_all();
         // On a path that fails now, requests come back as fast as they are sent.
         let count = self.requeued.lock().len();
         for _ in 0..count {
@@ -484,7 +532,9 @@ impl Multipath {
             request.data().replayed.store(1, Relaxed);
             self.replayed.fetch_add(1, Relaxed);
             let Err((error, request)) = self.send(hw_queue, request, true) else {
-                self.stats.retried(hw_queue);
+                if let Some(stats) = self.stats_of(hw_queue) {
+                    stats.retried();
+                }
                 continue;
             };
             request.data().replayed.store(0, Relaxed);
@@ -533,7 +583,7 @@ impl Multipath {
     /// item calls this.
     pub(in crate::client) fn server_flushed(&self) {
         // The answers of queues that nobody has polled are there, too.
-        self.each_up(|connections| connections.iter().for_each(Connection::catch_up));
+        self.poll_all();
         let mut flushes = self.flushes.lock();
         // A write whose answer comes only now counts as not flushed, which does no harm.
         self.dirty.store(0, Relaxed);
@@ -545,15 +595,15 @@ impl Multipath {
         self.flushes.lock().have_lost()
     }
 
-    /// Prints the counters of the connections. Any context.
+    /// Prints the counters of the queues. Any context.
     pub(in crate::client) fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (path, slot) in self.paths.iter().enumerate() {
-            let Some(connections) = slot.get() else {
+            let Some(queues) = slot.get() else {
                 continue;
             };
-            for (index, connection) in connections.iter().enumerate() {
+            for (index, queue) in queues.iter().enumerate() {
                 write!(f, "path {path} queue {index} ")?;
-                connection.show(f)?;
+                queue.show(f)?;
             }
         }
         Ok(())

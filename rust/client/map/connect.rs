@@ -4,11 +4,11 @@
 //!
 //! Both may take long. A [`Connector`] does them on a workqueue of its own, so that a path that
 //! hangs does not hold up the others, and keeps the outcomes until the map's work item takes them.
-//! What it connects is a [`ConnectedPath`]: the control connection and the I/O connections.
+//! What it connects is a [`ConnectedPath`]: the control connection and the queues.
+//!
+//! Long: how a path comes and how it goes is one story.
 
 #![forbid(unsafe_code)]
-
-mod queue;
 
 use kernel::prelude::*;
 use kernel::{
@@ -56,24 +56,28 @@ use crate::client::{
     },
     io::{
         bounces::Bounces,
-        connection::{
-            Connection,
-            ConnectionConfig,
-            DataPath,
-            IoLimits, //
-        },
         disk::DiskLimits,
         multipath::{
-            Connections,
-            Multipath, //
+            Multipath,
+            Queues, //
+        },
+        queue::{
+            DataPath,
+            IoLimits,
+            Queue,
+            QueueConfig, //
         },
         slabs::Slabs, //
     },
-    map::connected_path::ConnectedPath,
     params::Params,
-    target::Target, //
+    target::{
+        Shown,
+        Target, //
+    },
 };
 use crate::link::{
+    channel::Side,
+    cipher::Cipher,
     failure::{
         fail,
         Failure, //
@@ -81,14 +85,23 @@ use crate::link::{
     may_invalidate, //
 };
 use crate::proto::{
+    self,
     Backing,
+    Event,
+    Fence,
     Login,
-    LoginReply, //
+    LoginReply,
+    Ping, //
 };
-use crate::rdma::device::Device;
+use crate::rdma::device::{
+    Device,
+    Name as DeviceName, //
+};
 use crate::session::{
     map::{
+        Admission,
         Drained,
+        Extent,
         Told, //
     },
     Epoch,
@@ -109,12 +122,100 @@ const FIRST_ANSWER_ATTEMPTS: u32 = 16;
 /// How long an attempt that has failed waits for the answer to its logout, in ms.
 const LOGOUT_TIMEOUT_MS: u32 = 500;
 
-/// How long I/O waits for I/O connections whose server may miss the first command, in ms.
+/// How long a map that leaves waits for the answer to its logout, in ms. A task that forces the end
+/// waits for it, then up to 5 s for the device to drain the path, and some 20 ms for each of 64
+/// queue pairs that do not drain: all that takes less than 10 s.
+const FAREWELL_TIMEOUT_MS: u32 = 2_000;
+
+/// How long I/O waits for queues whose server may miss the first command, in ms.
 const SETTLE_MS: i64 = 20;
 
 /// Number of jobs of a path at a time, at most: an attempt to connect, the end of that attempt, and
 /// the end of the path that came of it nevertheless. Each has two outcomes at most.
 const JOBS_MAX: usize = 4;
+
+/// A path that is connected.
+pub(in crate::client) struct ConnectedPath {
+    // The queues are dropped before the control connection, which ends the session on the server.
+    /// The queues.
+    pub(in crate::client) queues: Arc<Queues>,
+    control: ControlConnection,
+    /// The epoch of the path.
+    pub(in crate::client) epoch: Epoch,
+    /// What the path can do for a disk.
+    pub(in crate::client) limits: DiskLimits,
+    /// The time that the server took for its first answer, in ms.
+    first_answer_ms: u32,
+}
+
+impl ConnectedPath {
+    /// Returns what `session::map` has to know of the server, the export and the path.
+    pub(in crate::client) fn admission(&self) -> Admission {
+        let login = &self.limits.login;
+        Admission {
+            server: login.server(),
+            export: u128::from_be_bytes(*login.export_uuid.as_bytes()),
+            instance: u128::from_be_bytes(*login.instance.as_bytes()),
+            volatile: login.geometry().is_some(),
+            reservation_key: login.reservation_key,
+            lease_ms: login.lease_ms,
+            remembered: login.remembered,
+            extent: Extent {
+                number: login.extent_number,
+                size: login.extent.size,
+                writable: login.extent.access.writes(),
+            },
+            limits: self.limits.to_compare(),
+        }
+    }
+
+    /// Returns the next event that the server has sent, if there is one. May sleep, but does not
+    /// wait for the server.
+    pub(in crate::client) fn event(&mut self) -> Result<Option<Event>, Failure> {
+        self.control.event()
+    }
+
+    /// Asks the server for a fence of another path. Gives `EAGAIN` if there is no buffer for the
+    /// message. May sleep, but does not wait for the answer.
+    pub(in crate::client) fn fence(&mut self, path: PathId, epoch: Epoch) -> Result {
+        let fence = Fence { path, epoch };
+        self.control
+            .post(|sequence, buf| fence.encode(sequence, buf))
+    }
+
+    /// Sends a ping, which the server has to answer. Gives `EAGAIN` if there is no buffer for the
+    /// message. May sleep, but does not wait for the answer.
+    pub(in crate::client) fn ping(&mut self) -> Result {
+        self.control
+            .post(|sequence, buf| Ping.encode(sequence, buf))
+    }
+
+    /// Returns the name of the RDMA device.
+    pub(in crate::client) fn device(&self) -> DeviceName {
+        self.control.channel().pd().device().name()
+    }
+
+    /// Tells the server that the map leaves. May sleep.
+    fn log_out(&mut self) -> Told {
+        let deadline = Deadline::start().sooner(FAREWELL_TIMEOUT_MS);
+        let server = self.limits.login.server();
+        self.control.log_out(server, deadline)
+    }
+
+    /// Ends all requests with an error. If the result is clean, nothing touches their memory any
+    /// more; otherwise the other requests come back when the path is dropped. May sleep.
+    fn drain(&self) -> Drained {
+        // All connections fail before the first is waited for, so that the HCA has one time to
+        // drain all of them. Nothing is said by the control connection any more.
+        self.control.channel().fail();
+        self.queues.iter().for_each(Queue::fail);
+        let drained = self.queues.iter().map(Queue::drain);
+        match drained.fold(Ok(()), Result::and) {
+            Ok(()) => Drained::Clean,
+            Err(_) => Drained::Unclean,
+        }
+    }
+}
 
 /// An attempt to connect a path.
 #[derive(Clone, Copy)]
@@ -344,8 +445,8 @@ impl Connector {
         })
     }
 
-    /// Connects the control connection, logs in, connects the I/O connections, and asks for the
-    /// slabs. May sleep.
+    /// Connects the control connection, logs in, connects the queues, and asks for the slabs. May
+    /// sleep.
     fn connect_path(
         &self,
         attempt: &Attempt,
@@ -373,7 +474,7 @@ impl Connector {
         }
         .max(1);
         // After the login nothing may fail without a logout.
-        let connections = UniqueArc::<Connections>::new_uninit(GFP_KERNEL)?;
+        let queues = UniqueArc::<Queues>::new_uninit(GFP_KERNEL)?;
         let login = self.login(attempt, hw_queues, &device);
         let login = control.call(
             self.next_deadline(attempt, deadline)?,
@@ -381,10 +482,10 @@ impl Connector {
             |bytes, sequence| LoginReply::parse(bytes, sequence, &login),
         )?;
         control.set_granted(login.limits.logical_block_size, login.extent.access);
-        let mut io = Connections::new();
+        let mut io = Queues::new();
         match self.connect_io(attempt, &mut control, &mut io, &login, hw_queues, deadline) {
             Ok(limits) => Ok(ConnectedPath {
-                connections: connections.write(io).into(),
+                queues: queues.write(io).into(),
                 control,
                 epoch,
                 limits,
@@ -399,7 +500,7 @@ impl Connector {
                 }
                 // All fail before the first is dropped: see [`ConnectedPath::drain`].
                 control.channel().fail();
-                io.iter().for_each(Connection::fail);
+                io.iter().for_each(Queue::fail);
                 Err(failure)
             }
         }
@@ -434,13 +535,12 @@ impl Connector {
         }
     }
 
-    /// Connects the I/O connections, and asks for the slabs; `connections` has also those that
-    /// failed. May sleep.
+    /// Connects the queues, and asks for the slabs; `queues` has also those that failed. May sleep.
     fn connect_io(
         &self,
         attempt: &Attempt,
         control: &mut ControlConnection,
-        connections: &mut Connections,
+        queues: &mut Queues,
         login: &LoginReply,
         hw_queues: u16,
         deadline: Deadline,
@@ -464,7 +564,7 @@ impl Connector {
         };
         self.multipath
             .reserve(usize::from(login.queues) * usize::from(depth))?;
-        let mut config = ConnectionConfig {
+        let mut config = QueueConfig {
             target: &self.target,
             pd: control.channel().pd(),
             depth,
@@ -477,53 +577,95 @@ impl Connector {
         };
         // If the server granted fewer queues than the login asked for, fewer are polled.
         let interrupted = hw_queues.min(login.queues);
-        let mut queues = login.queues;
+        let mut count = login.queues;
         for hw_queue in 0..login.queues {
             config.deadline = self.next_deadline(attempt, config.deadline)?;
             let queue = (hw_queue, hw_queue >= interrupted);
-            let connected =
-                self.connect_queue((&config, epoch), control, connections, login, queue);
+            let connected = self.connect_queue((&config, epoch), control, queues, login, queue);
             match connected {
                 // One of the devices has no queue pair to give, or no memory for one. A map that
                 // has no disk yet makes do with what it has; a disk keeps the queues that it has.
                 Ok(Err(_)) if hw_queue > 0 && attempt.hw_queues.is_none() => {
-                    connections.truncate(usize::from(hw_queue));
-                    queues = hw_queue;
+                    queues.truncate(usize::from(hw_queue));
+                    count = hw_queue;
                     break;
                 }
                 Ok(connected) => connected?,
                 Err(failure) => return Err(failure),
             }
         }
-        let interrupted = interrupted.min(queues);
+        let interrupted = interrupted.min(count);
         if let Some(geometry) = login.geometry() {
-            // The server registers them by one of the connections. They have deadlines of their
+            // The server registers them by one of the queues. They have deadlines of their
             // own.
             let slabs = Slabs::collect(control, geometry, || self.check_wanted(attempt))?;
             let slabs = Arc::new(slabs, GFP_KERNEL)?;
-            let all = connections.iter_mut();
-            all.for_each(|connection| connection.set_slabs(&slabs));
+            queues.iter_mut().for_each(|queue| queue.set_slabs(&slabs));
         }
         let device = control.channel().pd().device();
         if device.quirks().misses_first_message() {
-            // On these connections nobody would notice.
+            // On these queues nobody would notice.
             fsleep(Delta::from_millis(SETTLE_MS));
         }
         Ok(DiskLimits {
             login: *login,
-            queues,
-            poll_queues: queues - interrupted,
+            queues: count,
+            poll_queues: count - interrupted,
             depth,
             numa_node: device.numa_node(),
             max_segment_size: device.limits().dma_max_seg_size,
-            // There is at least one connection: the parser does not accept a login without.
-            io: connections
-                .first()
-                .map_or(IoLimits::NOTHING, Connection::limits),
+            // There is at least one queue: the parser does not accept a login without.
+            io: queues.first().map_or(IoLimits::NOTHING, Queue::limits),
         })
     }
 
-    /// Returns the bounce buffers, if connections over `device` need any. May sleep.
+    /// Connects queue `hw_queue`, and adds it to `queues`, where it stays if it has failed. The inner error is that there is no memory for it on one of the hosts. May sleep.
+    fn connect_queue(
+        &self,
+        (config, epoch): (&QueueConfig<'_>, Epoch),
+        control: &ControlConnection,
+        queues: &mut Queues,
+        login: &LoginReply,
+        (hw_queue, polled): (u16, bool),
+    ) -> Result<Result<(), Failure>, Failure> {
+        let (queue, id) = match Queue::new(config, hw_queue, polled) {
+            Err(failure) if failure.error == ENOMEM => return Ok(Err(failure)),
+            made => made?,
+        };
+        queues.push(queue, GFP_KERNEL)?;
+        // Only here: if it fails, the queue fails with the others, so that all of them are drained
+        // in the same time.
+        if let Some(queue) = queues.last() {
+            queue.prepare()?;
+        }
+        let request = proto::Connection::Io {
+            session: login.session,
+            queue: hw_queue,
+        };
+        let shown = match control.channel().tickets() {
+            Some(tickets) => Shown::Ticket(tickets),
+            None => Shown::Nothing,
+        };
+        let connected = self
+            .target
+            .connect(&id, (request, epoch), shown, config.deadline);
+        let connected = match connected.map_err(Failure::from) {
+            Err(failure) if failure.error == ENOMEM => return Ok(Err(failure)),
+            connected => connected?,
+        };
+        let tickets = control.channel().tickets();
+        let tickets = tickets.map(|tickets| (tickets, &connected.request, &connected.reply));
+        let cipher = Cipher::new(self.params.options.protection, Side::Client, tickets)?;
+        if let Some(queue) = queues.last() {
+            if let Some(cipher) = cipher {
+                queue.set_cipher(cipher);
+            }
+            queue.set_up();
+        }
+        Ok(Ok(()))
+    }
+
+    /// Returns the bounce buffers, if queues over `device` need any. May sleep.
     fn bounces(&self, device: &Device) -> Result<Option<Arc<Bounces>>> {
         if !self.params.options.protection.is_on() && !device.loses_offsets() {
             return Ok(None);

@@ -28,20 +28,20 @@ use crate::base::{
 use crate::client::{
     events::Events,
     io::{
-        connection::Connection,
         disk::{
             Disk,
             DiskLimits, //
         },
-        multipath::Multipath, //
+        multipath::Multipath,
+        queue::Queue, //
     },
     map::{
         connect::{
             Attempt,
+            ConnectedPath,
             Connector,
             Outcome, //
         },
-        connected_path::ConnectedPath,
         timers::Timers, //
     },
     params::Params,
@@ -229,8 +229,7 @@ impl Path {
         let Some(connected) = &self.connected else {
             return false;
         };
-        let connections = connected.connections.iter();
-        let completions = connections.map(Connection::completions).sum();
+        let completions = connected.queues.iter().map(Queue::completions).sum();
         let heard = self.heard || completions != self.completions;
         self.completions = completions;
         self.heard = false;
@@ -267,21 +266,23 @@ impl Path {
         Some(sent)
     }
 
-    /// Returns true if a hardware queue has a late request, and its connection makes no progress.
-    /// See [`Connection::is_stuck`].
+    /// Returns true if a hardware queue has a late request, and makes no progress on this path. See
+    /// [`Queue::is_stuck`].
     pub(super) fn is_stuck(&self, hw_queue: u16, now: u64, timeout_ms: u64) -> bool {
         let connected = self.connected.as_ref();
         connected
-            .and_then(|connected| connected.connections.get(usize::from(hw_queue)))
-            .is_some_and(|connection| connection.is_stuck(now, timeout_ms))
+            .and_then(|connected| connected.queues.get(usize::from(hw_queue)))
+            .is_some_and(|queue| queue.is_stuck(now, timeout_ms))
     }
 
-    /// Makes receives for the commands that the server allows in flight. See [`Connection::grow`].
-    /// May sleep.
+    /// Makes receives for the commands that the server allows in flight. See [`Queue::grow`]. May
+    /// sleep.
     pub(super) fn grow(&self, ask_again: bool) {
         if let Some(connected) = &self.connected {
-            let connections = connected.connections.iter();
-            connections.for_each(|connection| connection.grow(ask_again));
+            connected
+                .queues
+                .iter()
+                .for_each(|queue| queue.grow(ask_again));
         }
     }
 }
@@ -477,7 +478,7 @@ impl Resources {
         let Some(connected) = &path.connected else {
             return;
         };
-        let connections = connected.connections.clone();
+        let queues = connected.queues.clone();
         let limits = connected.limits;
         self.reconnects += u64::from(path.was_up);
         path.set_up();
@@ -496,7 +497,7 @@ impl Resources {
         if let Some(disk) = disk {
             disk.quiesce();
         }
-        self.multipath.add_path(id, connections);
+        self.multipath.add_path(id, queues);
         if let Some(disk) = disk {
             disk.unquiesce();
         }
@@ -504,7 +505,7 @@ impl Resources {
 
     /// Prints the counters of the map. May sleep.
     pub(super) fn show_stats(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let totals = self.multipath.stats().totals();
+        let totals = self.multipath.totals();
         totals.show(f)?;
         writeln!(f, "retries {}", totals.retries)?;
         // Every read and write of an export of RAM is one-sided, and none of a block device.

@@ -48,7 +48,7 @@ impl Files {
     }
 }
 
-/// Prints the counters of the connections that are up.
+/// Prints the counters of the queues that are up.
 struct Connections(Arc<Map>);
 
 impl Writer for Connections {
@@ -81,7 +81,7 @@ struct Latency(Arc<Map>);
 impl Writer for Latency {
     fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0.running.lock().runtime {
-            Some(runtime) => runtime.multipath().stats().totals().show_latency(f),
+            Some(runtime) => runtime.multipath().totals().show_latency(f),
             None => Ok(()),
         }
     }

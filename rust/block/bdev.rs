@@ -15,7 +15,7 @@ use crate::base::{
     },
 };
 use crate::bindings;
-use crate::block::mq::features::{
+use crate::block::mq::limits::{
     BLK_FEAT_FUA,
     BLK_FEAT_ROTATIONAL, //
 };

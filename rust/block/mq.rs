@@ -44,14 +44,12 @@
 // 0049 and 0100 to 0110 of upstream/rust.
 
 mod disk_names;
-pub(super) mod features;
 mod gen_disk;
 mod identity;
-mod limits;
+pub(super) mod limits;
 mod operations;
 mod pr;
 mod request;
-mod segments;
 mod tag_set;
 
 pub(crate) use self::{

@@ -25,6 +25,27 @@ spread() {
 round_robin() { spread round-robin; }
 min_inflight() { spread min-inflight; }
 
+# Each path that takes requests of a batch rings one doorbell for them.
+batches() {
+	local counters=$D/client/m/counters before rung
+	agent_only
+	needs fio
+	offer 0 1
+	must mkdir "$C/maps/m"
+	must settings "$C/maps/m" export=e queues=1
+	must path_add m a "$(address "$SERVER" 0)"
+	must path_add m b "$(address "$SERVER" 1)"
+	must map_on m
+	all_live_in "$AGAIN"
+	before=$(counter "$counters" doorbells)
+	must fio --name=batches --filename="$DEV" --direct=1 --ioengine=libaio --rw=randread --bs=4k --io_size=2g --number_ios=1600 \
+		--iodepth=16 --iodepth_batch_submit=16 --iodepth_batch_complete_min=16 --output=/run/fio.out
+	rung=$(($(counter "$counters" doorbells) - before))
+	note "$rung doorbells for 100 batches of 16"
+	[ $rung -le 400 ] || bad "requests of a batch ring doorbells of their own"
+	must unmap m
+}
+
 # goes_on FAULT UNDO [LOST]: with both paths, I/O goes on while one is broken, and that one comes
 # back; LOST is how many are lost.
 goes_on() {
@@ -154,6 +175,7 @@ server_dies() { WHILE=1; forgets "0 1" "must server_off" "must server_on; offer_
 
 scenario round_robin "requests take both paths in turn"
 scenario min_inflight "requests take both paths by load"
+both batches "a batch rings one doorbell for each path"
 both first_cut "the first network is cut"
 scenario second_cut "the second network is cut"
 both one_way "packets get lost in one direction"

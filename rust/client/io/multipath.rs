@@ -182,11 +182,7 @@ impl Operations for Multipath {
     }
 
     fn commit_rqs(hw: ArcBorrow<'_, HwQueue>, this: ArcBorrow<'_, Multipath>) {
-        this.each_up(|queues| {
-            if let Some(queue) = queues.get(usize::from(hw.0)) {
-                queue.commit();
-            }
-        });
+        this.commit(hw.0);
     }
 
     fn poll(hw: ArcBorrow<'_, HwQueue>, this: ArcBorrow<'_, Multipath>) -> u32 {
@@ -368,11 +364,6 @@ impl Multipath {
         request.complete(status);
     }
 
-    /// Returns true if I/O is sent on the paths that are up. Any context.
-    pub(in crate::client) fn flows(&self) -> bool {
-        self.is(Mode::Flow)
-    }
-
     /// Lets requests take a path. Only the map's work item calls this. May sleep.
     pub(in crate::client) fn add_path(&self, path: PathId, queues: Arc<Queues>) {
         if let Some(slot) = self.paths.get(usize::from(path)) {
@@ -402,10 +393,14 @@ impl Multipath {
         }
     }
 
-    /// Rings the doorbells of all queues that are up, for requests that were posted without. Any
-    /// context but hard interrupt.
-    pub(in crate::client) fn ring(&self) {
-        self.each_up(|queues| queues.iter().for_each(Queue::commit));
+    /// Rings a doorbell on each path on which requests of a hardware queue wait for one. Atomic
+    /// context.
+    fn commit(&self, hw_queue: u16) {
+        self.each_up(|queues| {
+            if let Some(queue) = queues.get(usize::from(hw_queue)) {
+                queue.commit();
+            }
+        });
     }
 
     /// Sends a request on one of the paths, or returns it with the error. Atomic context.
@@ -429,15 +424,19 @@ impl Multipath {
         // CAST: The index of a path.
         trace::post(|| (id(hw_queue, &request), path as u8));
         let queues = self.paths.get(path).and_then(RcuSlot::get);
-        match queues
+        let sent = match queues
             .as_ref()
             .and_then(|queues| queues.get(usize::from(hw_queue)))
         {
-            // The last request of a batch rings the doorbell of its own path only.
-            Some(queue) => queue.send(request, last || !alone),
+            Some(queue) => queue.send(request, last),
             // The path is being removed.
             None => Err((BlkError::Resource, request)),
+        };
+        if last && !alone {
+            // Other paths may have other requests of the batch.
+            self.commit(hw_queue);
         }
+        sent
     }
 
     /// Returns the index of the path for a request, and whether it is the only path that is up.

@@ -235,6 +235,8 @@ pub(in crate::client) struct Queue {
     /// The server's memory, once it is known, if the queue is one-sided.
     slabs: Option<Arc<Slabs>>,
     limits: IoLimits,
+    /// Not 0 if requests may wait for a doorbell: about how many.
+    held: Atomic<u32>,
     /// A [`Progress`]: time in ms and number of completions when a request was found late last, or
     /// instead of these what [`Qp::watch_answered`] returned, if the queue has commands.
     progress: [Atomic<u64>; 2],
@@ -344,6 +346,7 @@ impl Queue {
                 cq,
                 slabs: None,
                 limits,
+                held: Atomic::new(0),
                 progress: [Atomic::new(0), Atomic::new(u64::MAX)],
             },
             id,
@@ -383,10 +386,21 @@ impl Queue {
     /// connection has failed. Any context.
     #[inline]
     pub(in crate::client) fn send(&self, request: Request, last: bool) -> Result<(), Unsent> {
-        match self.commands() {
+        if last && self.held.load(Relaxed) != 0 {
+            self.held.store(0, Relaxed);
+        }
+        let sent = match self.commands() {
             Some(commands) => self.command(commands, request, last),
             None => self.access(request, last),
+        };
+        if !last || sent.is_err() {
+            // Only now that the request is chained, for `commit()`. Those before it wait on if the
+            // last one was refused. An increment may be lost when several CPUs send at once; it is
+            // not 0 nevertheless.
+            let held = self.held.load(Relaxed).saturating_add(1);
+            self.held.store(held, Relaxed);
         }
+        sent
     }
 
     /// Posts an RDMA READ or WRITE of the server's memory.
@@ -467,10 +481,13 @@ impl Queue {
         (error, self.qp.handler().release(memory))
     }
 
-    /// Rings the doorbell for what [`Self::send`] posted without `last`. Any context but hard
-    /// interrupt.
+    /// Rings the doorbell for what [`Self::send`] posted without `last`, if there is something. Any
+    /// context but hard interrupt.
     pub(in crate::client) fn commit(&self) {
-        self.qp.ring();
+        if self.held.load(Relaxed) != 0 {
+            self.held.store(0, Relaxed);
+            self.qp.ring();
+        }
     }
 
     /// Handles the completions that are there, if no interrupt tells of them, and returns their
@@ -483,11 +500,10 @@ impl Queue {
         }
     }
 
-    /// Returns the number of work requests in flight, which may be slightly out of date. Any
-    /// context.
+    /// Returns about how many work requests are in flight or wait for a doorbell. Any context.
     #[inline]
     pub(in crate::client) fn in_flight(&self) -> u32 {
-        self.qp.in_flight()
+        self.qp.in_flight().wrapping_add(self.held.load(Relaxed))
     }
 
     /// Returns the number of completions so far. As long as it rises, the server is there. Any
@@ -505,7 +521,7 @@ impl Queue {
         self.poll();
         let (seen, timeout_ms) = match self.commands() {
             Some(_) => (self.qp.watch_answered(), timeout_ms.max(SENT_MIN_MS)),
-            None if self.in_flight() == 0 => return false,
+            None if self.qp.in_flight() == 0 => return false,
             None => (self.completions(), timeout_ms),
         };
         let [at_ms, completions] = &self.progress;

@@ -491,16 +491,7 @@ impl Resources {
             ..limits.login
         });
         self.limits.get_or_insert(limits);
-        // The doorbell is rung once for requests that are sent in one batch, so a batch must begin
-        // and end with the same set of paths.
-        let disk = self.disk.as_ref().filter(|_| self.multipath.flows());
-        if let Some(disk) = disk {
-            disk.quiesce();
-        }
         self.multipath.add_path(id, queues);
-        if let Some(disk) = disk {
-            disk.unquiesce();
-        }
     }
 
     /// Prints the counters of the map. May sleep.

@@ -141,13 +141,9 @@ impl MapRuntime {
 
     /// Installs the disk, which has just been added. May sleep.
     pub(super) fn install_disk(&mut self, disk: Arc<Disk>) {
-        // The disk has got requests since it was added. If a path came up in the midst of a batch
-        // of them, the disk was not quiesced for that, and the doorbell of another path may not
-        // have been rung. No batch is under way now.
-        disk.quiesce();
-        self.multipath().ring();
-        if matches!(self.machine.mode(), Mode::Flow | Mode::Fail) {
-            disk.unquiesce();
+        // The mode may have changed since the disk was added, and its requests have begun.
+        if matches!(self.machine.mode(), Mode::Hold | Mode::Replay) {
+            disk.quiesce();
         }
         self.resources.disk = Some(disk);
         self.step(Event::Appeared);

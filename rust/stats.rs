@@ -6,6 +6,10 @@
 //! of its own, which shares no cache line with another one. Nobody adds these up before a file is
 //! read. A count is one relaxed addition: requests of one hardware queue may end on several CPUs at
 //! once, if it has several paths.
+//!
+//! To read the clock costs more than to count. So of I/Os that end soon only one in [`EVERY`] is
+//! measured, and the others count as that did. Each that takes longer is measured, so that what is
+//! rare and slow shows.
 
 #![forbid(unsafe_code)]
 
@@ -17,6 +21,7 @@ use kernel::sync::atomic::{
     Relaxed, //
 };
 
+use crate::base::clock;
 use latency::{
     bucket,
     Histogram,
@@ -38,30 +43,93 @@ pub(crate) enum Op {
     WriteZeroes,
 }
 
+/// Of so many short I/Os one is measured.
+const EVERY: u32 = 16;
+/// What is short at most, in ns, and a tick of the timer.
+const SHORT_NS: u64 = 1_000_000;
+
+/// The last time that the clock was read for a queue. Several CPUs may do so at once, and leave what
+/// is late by as much as one of them was.
+struct LastTime {
+    ns: Atomic<u64>,
+    /// In ticks of the timer.
+    tick: Atomic<u32>,
+}
+
+impl LastTime {
+    fn read(&self) -> u64 {
+        let ns = clock::now_ns();
+        self.ns.store(ns, Relaxed);
+        self.tick.store(clock::ticks(), Relaxed);
+        ns
+    }
+
+    /// Returns true if an I/O that ends now is short.
+    #[inline]
+    fn is_just_after(&self, began_ns: u64) -> bool {
+        self.tick.load(Relaxed) == clock::ticks()
+            && self.ns.load(Relaxed).saturating_sub(began_ns) < SHORT_NS
+    }
+}
+
 /// The latency of one kind of I/O, being counted.
-struct Latency([Atomic<u64>; BUCKETS]);
+struct Latency {
+    counts: [Atomic<u64>; BUCKETS],
+    /// Number of short I/Os before the next one that is measured.
+    skip: Atomic<u32>,
+    /// The bucket of the last one that was.
+    last: Atomic<u32>,
+}
 
 impl Latency {
     const fn new() -> Self {
-        Self([const { Atomic::new(0) }; BUCKETS])
+        Self {
+            counts: [const { Atomic::new(0) }; BUCKETS],
+            skip: Atomic::new(0),
+            last: Atomic::new(0),
+        }
     }
 
+    /// Counts an I/O that ends now.
     #[inline]
-    fn count(&self, ns: u64) {
+    fn count(&self, began_ns: u64, time: &LastTime) {
+        let skip = self.skip.load(Relaxed);
+        let index = match skip != 0 && time.is_just_after(began_ns) {
+            true => {
+                self.skip.store(skip - 1, Relaxed);
+                // CAST: The index of a bucket.
+                self.last.load(Relaxed) as usize
+            }
+            false => self.measure(began_ns, time),
+        };
         // The index is always in range.
-        if let Some(count) = self.0.get(bucket(ns)) {
+        if let Some(count) = self.counts.get(index) {
             count.add(1, Relaxed);
         }
     }
 
+    /// Measures an I/O that ends now, and returns its bucket.
+    #[cold]
+    fn measure(&self, began_ns: u64, time: &LastTime) -> usize {
+        let ns = time.read().saturating_sub(began_ns);
+        let index = bucket(ns);
+        if ns < SHORT_NS {
+            // CAST: The index of a bucket.
+            self.last.store(index as u32, Relaxed);
+            self.skip.store(EVERY - 1, Relaxed);
+        }
+        index
+    }
+
     fn counts(&self) -> impl Iterator<Item = u64> + '_ {
-        self.0.iter().map(|count| count.load(Relaxed))
+        self.counts.iter().map(|count| count.load(Relaxed))
     }
 }
 
 /// The counters of one queue.
 #[repr(C, align(64))]
 pub(crate) struct QueueStats {
+    time: LastTime,
     reads: Latency,
     writes: Latency,
     flushes: Latency,
@@ -78,6 +146,10 @@ impl QueueStats {
     /// Makes counters that are zero.
     pub(crate) const fn new() -> Self {
         Self {
+            time: LastTime {
+                ns: Atomic::new(0),
+                tick: Atomic::new(0),
+            },
             reads: Latency::new(),
             writes: Latency::new(),
             flushes: Latency::new(),
@@ -91,14 +163,14 @@ impl QueueStats {
         }
     }
 
-    /// Counts an I/O of `bytes` that has ended after `ns`. If it did not succeed, its bytes do not
-    /// count. Any context.
+    /// Counts an I/O of `bytes` that ends now, and which began at `began_ns`. If it did not succeed,
+    /// its bytes do not count. Any context.
     #[inline]
-    pub(crate) fn ended(&self, op: Op, bytes: u32, succeeded: bool, ns: u64) {
+    pub(crate) fn ended(&self, op: Op, bytes: u32, succeeded: bool, began_ns: u64) {
         match op {
-            Op::Read => self.reads.count(ns),
-            Op::Write => self.writes.count(ns),
-            Op::Flush => self.flushes.count(ns),
+            Op::Read => self.reads.count(began_ns, &self.time),
+            Op::Write => self.writes.count(began_ns, &self.time),
+            Op::Flush => self.flushes.count(began_ns, &self.time),
             Op::Discard => self.discards.add(1, Relaxed),
             Op::WriteZeroes => self.write_zeroes.add(1, Relaxed),
         }

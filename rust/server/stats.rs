@@ -207,8 +207,7 @@ impl ConnectionStats {
             return self.failed();
         }
         let bytes = operation.span().map_or(0, |span| span.len);
-        let ns = clock::now_ns().saturating_sub(began_ns);
-        self.ended(op, bytes, status == Status::Ok, ns);
+        self.ended(op, bytes, status == Status::Ok, began_ns);
     }
 }
 

@@ -352,8 +352,7 @@ impl Multipath {
             ns => ns,
         };
         if let Some(stats) = self.stats_of(hw_queue) {
-            let ns = clock::now_ns().saturating_sub(began_ns);
-            stats.ended(op, request.bytes(), succeeded, ns);
+            stats.ended(op, request.bytes(), succeeded, began_ns);
         }
     }
 

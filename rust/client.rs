@@ -5,7 +5,7 @@
 //! A file imports only files below it in this list, but that `io/queue` gives requests back to
 //! `io/multipath`:
 //!
-//! - `map`: a map and its work item, with `runtime`, `resources`, `connect` and `stats` below it.
+//! - `map`: a map and its work item, with `runtime`, `connect` and `stats` below it.
 //! - `io/disk` and `io/multipath`: the disk of a map, and its block driver with the counters.
 //! - `io/queue`: one I/O connection, with `io/tag`, `io/protected`, `io/bounces`, `io/slabs` and
 //!   `io/persistent` below it.

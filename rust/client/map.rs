@@ -15,7 +15,6 @@
 #![forbid(unsafe_code)]
 
 mod connect;
-mod resources;
 mod runtime;
 mod stats;
 mod timers;
@@ -95,7 +94,7 @@ use crate::session::{
     State, //
 };
 
-pub(crate) use resources::PathStatus;
+pub(crate) use runtime::PathStatus;
 pub(crate) use stats::Files;
 
 /// Time that enabling a map takes at most, in ms. Connecting has timeouts of its own that fit in;

@@ -21,7 +21,6 @@ use crate::block::{
         operations::Operations,
         pr::PrChange, //
     },
-    status::to_blk_status,
     BlkError,
     BlkResult, //
 };
@@ -401,8 +400,12 @@ impl<T: Operations> Request<T> {
     #[inline]
     unsafe fn complete(this: NonNull<Self>, result: BlkResult) {
         let rq = this.as_ptr().cast::<bindings::request>();
+        let status = match result {
+            Ok(()) => bindings::BLK_STS_OK as bindings::blk_status_t,
+            Err(error) => error.as_raw(),
+        };
         // SAFETY: The PDU is initialised, by the type invariants, and its header is the owner's.
-        unsafe { (*Pdu::<T>::of(rq)).status = to_blk_status(result) };
+        unsafe { (*Pdu::<T>::of(rq)).status = status };
         // SAFETY: The request is valid, started, and ours to end. With `true`, blk-mq has passed
         // that right on to `OperationsVTable::complete_callback`.
         if !unsafe { bindings::blk_mq_complete_request_remote(rq) } {
@@ -540,17 +543,10 @@ impl Segments<'_> {
         self.done = 0;
         Some(segment)
     }
-}
 
-impl Iterator for Segments<'_> {
-    type Item = Segment;
-
-    #[inline]
-    fn next(&mut self) -> Option<Segment> {
-        let mut segment = match self.next.take() {
-            Some(segment) => segment,
-            None => self.bvec()?,
-        };
+    /// Appends to a segment what goes on where it ends.
+    #[inline(never)]
+    fn extend(&mut self, mut segment: Segment) -> Segment {
         while segment.ends_in_page() {
             match self.bvec() {
                 Some(next) if segment.append(&next) => {}
@@ -560,7 +556,23 @@ impl Iterator for Segments<'_> {
                 }
             }
         }
-        Some(segment)
+        segment
+    }
+}
+
+impl Iterator for Segments<'_> {
+    type Item = Segment;
+
+    #[inline]
+    fn next(&mut self) -> Option<Segment> {
+        let segment = match self.next.take() {
+            Some(segment) => segment,
+            None => self.bvec()?,
+        };
+        Some(match segment.ends_in_page() {
+            false => segment,
+            true => self.extend(segment),
+        })
     }
 }
 

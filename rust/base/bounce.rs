@@ -171,7 +171,8 @@ unsafe impl Segmented for BounceBuffer {
 /// ```
 /// # use crate::base::{bounce::{BounceBuffer, Bounced}, scatterlist::Segmented};
 /// # use kernel::prelude::*;
-/// # fn example<M: Segmented>(memory: M, buffer: BounceBuffer) -> Result {
+/// # use kernel::alloc::KBox;
+/// # fn example<M: Segmented>(memory: M, buffer: KBox<BounceBuffer>) -> Result {
 /// // A device is given the buffer in place of the memory.
 /// let bounced = Bounced::new(memory, Some(buffer));
 /// bounced.fill()?;
@@ -182,13 +183,13 @@ unsafe impl Segmented for BounceBuffer {
 /// ```
 pub(crate) struct Bounced<M: Segmented> {
     memory: M,
-    buffer: Option<BounceBuffer>,
+    buffer: Option<KBox<BounceBuffer>>,
 }
 
 impl<M: Segmented> Bounced<M> {
     /// Puts `buffer`, if there is one, in place of `memory`.
     #[inline]
-    pub(crate) fn new(memory: M, buffer: Option<BounceBuffer>) -> Self {
+    pub(crate) fn new(memory: M, buffer: Option<KBox<BounceBuffer>>) -> Self {
         Self { memory, buffer }
     }
 
@@ -201,12 +202,12 @@ impl<M: Segmented> Bounced<M> {
     /// Returns the buffer that is in place of the memory.
     #[inline]
     pub(crate) fn buffer(&self) -> Option<&BounceBuffer> {
-        self.buffer.as_ref()
+        self.buffer.as_deref()
     }
 
     /// Returns both.
     #[inline]
-    pub(crate) fn into_both(self) -> (M, Option<BounceBuffer>) {
+    pub(crate) fn into_both(self) -> (M, Option<KBox<BounceBuffer>>) {
         (self.memory, self.buffer)
     }
 
@@ -251,14 +252,13 @@ unsafe impl<M: Segmented> Segmented for Bounced<M> {
 
     #[inline]
     fn segments(&self) -> impl Iterator<Item = Segment> + '_ {
-        let mut buffer = self.buffer.iter().flat_map(|buffer| buffer.segments());
-        let mut memory = match self.buffer {
-            Some(_) => None,
-            None => Some(self.memory.segments()),
-        };
-        core::iter::from_fn(move || match &mut memory {
-            Some(memory) => memory.next(),
-            None => buffer.next(),
+        let mut bounced = self
+            .buffer()
+            .map(|buffer| Some(buffer.segment(buffer.span)));
+        let mut memory = self.memory.segments();
+        core::iter::from_fn(move || match &mut bounced {
+            None => memory.next(),
+            Some(segment) => segment.take(),
         })
     }
 }

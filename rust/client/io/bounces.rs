@@ -47,8 +47,8 @@ const TOTAL: usize = LARGE * LARGE_BYTES + SMALL * SMALL_BYTES;
 
 /// The buffers that are not in use. There is capacity for all.
 struct Free {
-    large: KVec<BounceBuffer>,
-    small: KVec<BounceBuffer>,
+    large: KVec<KBox<BounceBuffer>>,
+    small: KVec<KBox<BounceBuffer>>,
 }
 
 /// The bounce buffers of a path. The last reference must be dropped where sleeping is allowed.
@@ -72,12 +72,14 @@ impl Bounces {
         let fragmented = |_| ENOMEM;
         for index in 0..LARGE {
             let buffer = BounceBuffer::new(&memory, index * LARGE_BYTES, MAX);
-            free.large.push(buffer.map_err(fragmented)?, GFP_KERNEL)?;
+            let buffer = KBox::new(buffer.map_err(fragmented)?, GFP_KERNEL)?;
+            free.large.push(buffer, GFP_KERNEL)?;
         }
         for index in 0..SMALL {
             let offset = LARGE * LARGE_BYTES + index * SMALL_BYTES;
             let buffer = BounceBuffer::new(&memory, offset, SMALL_SIZE);
-            free.small.push(buffer.map_err(fragmented)?, GFP_KERNEL)?;
+            let buffer = KBox::new(buffer.map_err(fragmented)?, GFP_KERNEL)?;
+            free.small.push(buffer, GFP_KERNEL)?;
         }
         Arc::pin_init(
             pin_init!(Self { free <- new_irqsave_spinlock!(free, "Bounces::free") }),
@@ -87,7 +89,7 @@ impl Bounces {
 
     /// Takes a buffer of `len` bytes, of which devices get no less than `whole_pages`; `None` if
     /// none is free. Any context.
-    pub(in crate::client) fn take(&self, len: u32, whole_pages: bool) -> Option<BounceBuffer> {
+    pub(in crate::client) fn take(&self, len: u32, whole_pages: bool) -> Option<KBox<BounceBuffer>> {
         let mut free = self.free.lock();
         let is_small = len <= SMALL_SIZE;
         let small = match is_small {
@@ -109,13 +111,13 @@ impl Bounces {
     }
 
     /// Gives back a buffer that [`Self::take`] has returned. Any context.
-    pub(in crate::client) fn put(&self, buffer: BounceBuffer) {
+    pub(in crate::client) fn put(&self, buffer: KBox<BounceBuffer>) {
         self.free.lock().put(buffer);
     }
 }
 
 impl Free {
-    fn put(&mut self, buffer: BounceBuffer) {
+    fn put(&mut self, buffer: KBox<BounceBuffer>) {
         let place = match buffer.size() {
             SMALL_SIZE => &mut self.small,
             _ => &mut self.large,

@@ -915,7 +915,11 @@ impl Commands {
     /// Takes the bounce buffer for a request that needs one: the server sees that in place of the
     /// memory. Fails with [`BlkError::Resource`] if none is free. Any context.
     #[inline]
-    fn take_bounce(&self, request: &Request, carry: Carry) -> BlkResult<Option<BounceBuffer>> {
+    fn take_bounce(
+        &self,
+        request: &Request,
+        carry: Carry,
+    ) -> BlkResult<Option<KBox<BounceBuffer>>> {
         let Some(bounces) = &self.bounces else {
             return Ok(None);
         };
@@ -937,10 +941,17 @@ impl Commands {
     #[inline]
     fn release(&self, memory: Bounced<Request>) -> Request {
         let (request, buffer) = memory.into_both();
-        if let (Some(bounces), Some(buffer)) = (&self.bounces, buffer) {
-            bounces.put(buffer);
+        if let Some(buffer) = buffer {
+            self.put_bounce(buffer);
         }
         request
+    }
+
+    #[cold]
+    fn put_bounce(&self, buffer: KBox<BounceBuffer>) {
+        if let Some(bounces) = &self.bounces {
+            bounces.put(buffer);
+        }
     }
 
     /// Chooses the command for a request, and how its work request carries the data.

@@ -126,8 +126,8 @@ exports() {
 	local e=exports/e a
 	must mkdir "$C/$e"
 	defaults $e kind=ram device_path= size=0 read_only=0 block_size=4096 numa_node=-1 ports=all allow_any_host=0 scrub=1 max_clients=1 enable=0 \
-		lease_max_ms=3600000 protection=none registration= state=disabled instance= clients=0 clients_away=0 allocated=0 last_error=
-	read_only $e/{state,instance,clients,clients_away,allocated,last_error}
+		lease_max_ms=3600000 protection=none registration= state=disabled instance= clients=0 clients_away=0 pr_registrants= allocated=0 last_error=
+	read_only $e/{state,instance,clients,clients_away,pr_registrants,allocated,last_error}
 	[[ $(<"$C/$e/uuid") =~ ^[0-9a-f]{8}- ]] || bad "uuid is '$(<"$C/$e/uuid")'"
 	refused EINVAL "$C/$e/enable" 1 size
 	takes $e/kind block ram
@@ -170,6 +170,9 @@ exports() {
 	is "the mode of evict" "$(stat -c %a "$C/$e/evict")" 200
 	refused EINVAL "$C/$e/evict" "no name" evict
 	refused ENOENT "$C/$e/evict" node-b node-b
+	is "the mode of pr_clear" "$(stat -c %a "$C/$e/pr_clear")" 200
+	for a in 0 2 x ""; do refused EINVAL "$C/$e/pr_clear" "$a" pr_clear; done
+	ends "1 into pr_clear" OK store "$C/$e/pr_clear" 1
 	leaves_switch $e/enable
 	is clients "$(<"$C/$e/clients")" 0
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! `exports/<name>/`: the exports that this host offers.
+//!
+//! Long: all files of one directory.
 
 #![forbid(unsafe_code)]
 
@@ -184,12 +186,14 @@ impl GroupOperations for ExportDir {
             Self::store_registration,
         ),
         Attribute::wo(c"evict", Self::store_evict),
+        Attribute::wo(c"pr_clear", Self::store_pr_clear),
         Attribute::rw(c"enable", Self::show_enable, Self::store_enable),
         Attribute::ro(c"state", Self::show_state),
         Attribute::ro(c"allocated", Self::show_allocated),
         Attribute::ro(c"instance", Self::show_instance),
         Attribute::ro(c"clients", Self::show_clients),
         Attribute::ro(c"clients_away", Self::show_clients_away),
+        Attribute::ro(c"pr_registrants", Self::show_pr_registrants),
         Attribute::ro(c"last_error", Self::show_last_error),
     ];
 }
@@ -405,7 +409,10 @@ impl ExportDir {
         group.switch.set(|spec| {
             spec.allow_any_host = parse::boolean(value).map_err(invalid("allow_any_host"))?;
             Ok(())
-        })
+        })?;
+        // There are no sessions, but persistent registrations.
+        group.evict(|_| true);
+        Ok(())
     }
 
     fn show_scrub(&self, page: &mut PageWriter<'_>) -> Result {
@@ -483,6 +490,18 @@ impl ExportDir {
             group.evict(|host| host.name != name);
             group.enforce()
         });
+        group.switch.last_error.record(outcome)
+    }
+
+    fn store_pr_clear(group: &Group<Self>, value: &str) -> Result {
+        let outcome = match parse::boolean(value).map_err(invalid("pr_clear")) {
+            Ok(true) => {
+                group.members.clear_registrants();
+                Ok(())
+            }
+            Ok(false) => Err(fail!(EINVAL, "pr_clear: only 1 can be written")),
+            Err(failure) => Err(failure),
+        };
         group.switch.last_error.record(outcome)
     }
 
@@ -568,6 +587,18 @@ impl ExportDir {
     fn show_clients_away(&self, page: &mut PageWriter<'_>) -> Result {
         let away = self.export().map_or(0, |export| export.clients_away());
         show(page, away)
+    }
+
+    fn show_pr_registrants(&self, page: &mut PageWriter<'_>) -> Result {
+        let mut written = Ok(());
+        self.members.for_each_registrant(|host, key, held| {
+            let line = match held {
+                None => writeln!(page, "{host} {key:#x}"),
+                Some(held) => writeln!(page, "{host} {key:#x} {}", held.word()),
+            };
+            written = written.and(line);
+        });
+        written.map_err(|_| EMSGSIZE)
     }
 
     fn show_last_error(&self, page: &mut PageWriter<'_>) -> Result {

@@ -263,8 +263,13 @@ impl Export {
 
     /// Adds a session of the map that logs in to the persistent reservations. May sleep.
     pub(super) fn join(&self, session: &Arc<Session>, login: &Login) -> Result<Joined> {
-        let map = (login.host_name, login.host_id, login.map_uuid);
-        self.members.persistent().join(session, map)
+        let host = HostKey {
+            name: login.host_name,
+            id: login.host_id,
+        };
+        self.members
+            .persistent()
+            .join(session, (host, login.map_uuid))
     }
 
     /// Returns true if the map that logs in was evicted: it has to hear so, also if its

@@ -45,6 +45,7 @@ use crate::server::{
     stats, //
 };
 use crate::session::{
+    persistent::Type,
     reservation::{
         Action,
         Admission,
@@ -400,17 +401,22 @@ impl Members {
         });
     }
 
-    /// Ends the sessions that `rule` does not allow, and evicts the maps of hosts that it does not
-    /// admit. Returns one of the sessions that are still to end, among them those of maps that were
-    /// evicted before. Does not wait for their end; may sleep.
+    /// Ends the sessions that `rule` does not allow, evicts the maps of hosts that it does not
+    /// admit, and removes their persistent reservations. Returns one of the sessions that are still
+    /// to end, among them those of maps that were evicted before. Does not wait for their end; may
+    /// sleep.
     pub(crate) fn end_sessions(
         &self,
         rule: impl Fn(&HostKey) -> Admission,
     ) -> Option<Arc<Session>> {
         let mut inner = self.inner.lock();
         let past = inner.perform(&self.stats, |machine, _, mut act| {
-            machine.enforce(rule, fresh(), &mut act)
+            machine.enforce(&rule, fresh(), &mut act)
         });
+        // With the lock held: a map that logs in after that is one that is admitted, and what it
+        // reserves is its own.
+        self.persistent
+            .withdraw(|host| rule(host) != Admission::None);
         past.and_then(|past| inner.session(past))
     }
 
@@ -513,11 +519,24 @@ impl Members {
         inner.machine.count_away()
     }
 
-    /// Returns whether a map of a host is registered. May sleep.
+    /// Returns whether a map of a host is registered, or has a persistent registration. May sleep.
     pub(crate) fn has(&self, host: &Name) -> bool {
         let inner = self.inner.lock();
         let mut all = inner.machine.registrations().iter();
-        all.any(|one| one.host().name == *host)
+        let mut found = all.any(|one| one.host().name == *host);
+        self.for_each_registrant(|name, _, _| found |= name == host);
+        found
+    }
+
+    /// Visits the registrants of the persistent reservations, as
+    /// [`Reservations::for_each_registrant`] does. May sleep.
+    pub(crate) fn for_each_registrant(&self, visit: impl FnMut(&Name, u64, Option<Type>)) {
+        self.persistent.for_each_registrant(visit);
+    }
+
+    /// Removes all persistent registrations, and what is reserved. May sleep.
+    pub(crate) fn clear_registrants(&self) {
+        self.persistent.clear();
     }
 }
 

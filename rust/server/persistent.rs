@@ -35,7 +35,10 @@ use crate::proto::{
     Status,
     Uuid, //
 };
-use crate::server::session::Session;
+use crate::server::{
+    members::HostKey,
+    session::Session, //
+};
 use crate::session::persistent::{
     Answer,
     Nexus,
@@ -52,15 +55,16 @@ const LOOK: Delta = Delta::from_millis(5);
 const READS: u32 = 1 << 0;
 const WRITES: u32 = 1 << 1;
 
-/// A map: the name and the id of its host, and its own UUID.
-type MapKey = (Name, Uuid, Uuid);
+/// A map: its host, and its own UUID.
+type MapKey = (HostKey, Uuid);
 
 /// A session, and what its map may do.
 struct Member {
     nexus: Nexus,
     session: Arc<Session>,
     rights: Atomic<u32>,
-    /// Not 0 if the session was ended because its map lost a right.
+    /// Not 0 if the session was ended because its map lost a right, or its host is not admitted any
+    /// more.
     fenced: Atomic<u32>,
 }
 
@@ -94,12 +98,12 @@ impl Inner {
 
     /// Gives each session the rights that its map has now, and ends those that have lost one; but
     /// not those of `own`, which knows.
-    fn update(&self, own: Nexus) {
+    fn update(&self, own: Option<Nexus>) {
         for member in &self.members {
             let now = bits(self.machine.rights(member.nexus));
             let before = member.rights.load(Relaxed);
             member.rights.store(now, Relaxed);
-            if before & !now != 0 && member.nexus != own {
+            if before & !now != 0 && Some(member.nexus) != own {
                 member.fenced.store(1, Relaxed);
                 member.session.lose();
             }
@@ -165,6 +169,51 @@ impl Reservations {
         Ok(Joined(membership))
     }
 
+    /// Removes the registrations of all hosts for which `admits` is false, and what they have
+    /// reserved. Their sessions were told to end before: as long as something of these can reach
+    /// the device, no change and no report is answered. A session of such a host that still logs in
+    /// has no commands, and is judged when it is let in. May sleep.
+    pub(super) fn withdraw(&self, admits: impl Fn(&HostKey) -> bool) {
+        let mut inner = self.inner.lock();
+        let Inner {
+            machine,
+            maps,
+            members,
+            ..
+        } = &mut *inner;
+        for (nexus, (host, _)) in maps.iter() {
+            if !machine.is_registered(*nexus) || admits(host) {
+                continue;
+            }
+            machine.withdraw(|one| one == *nexus);
+            for member in members.iter().filter(|one| one.nexus == *nexus) {
+                if member.session.is_lost() {
+                    member.fenced.store(1, Relaxed);
+                }
+            }
+        }
+        inner.update(None);
+    }
+
+    /// Removes all registrations and what is reserved. May sleep.
+    pub(super) fn clear(&self) {
+        let mut inner = self.inner.lock();
+        inner.machine.withdraw(|_| true);
+        inner.update(None);
+    }
+
+    /// Visits the registrants: the name of the host, the key, and the type of the reservation if
+    /// this one holds it. May sleep.
+    pub(super) fn for_each_registrant(&self, mut visit: impl FnMut(&Name, u64, Option<Type>)) {
+        let inner = self.inner.lock();
+        for (nexus, key, held) in inner.machine.registrants() {
+            let map = inner.maps.iter().find(|(other, _)| *other == nexus);
+            if let Some((_, (host, _))) = map {
+                visit(&host.name, key, held);
+            }
+        }
+    }
+
     /// Removes a session, of which nothing can reach the device any more. May sleep.
     fn leave(&self, member: &Arc<Member>) {
         let mut inner = self.inner.lock();
@@ -216,8 +265,13 @@ impl Membership {
         let own = self.member.nexus;
         let answer = {
             let mut inner = self.inner().lock();
+            // Its host may have been withdrawn: no command that is still under way may register the
+            // map again. Pairs with `Reservations::withdraw()`, before which the session is lost.
+            if self.member.session.is_lost() {
+                return None;
+            }
             let answer = inner.machine.request(own, token, request(reserve));
-            inner.update(own);
+            inner.update(Some(own));
             answer
         };
         // Also if this change did nothing, as it is sent again: the one that did may still wait.

@@ -9,7 +9,8 @@
 //! A *nexus* is one map: all of its paths and sessions. A *registrant* is a nexus that has
 //! registered a key. One registrant, or all of them, may *hold* the export, which takes the right
 //! to read or write from others. Registrations belong to the map, not to its paths: they stay when
-//! the map loses its paths, or is disabled. They do not outlive the server.
+//! the map loses its paths, or is disabled. They do not outlive the server, nor that the
+//! administrator admits the host of the map: see [`Persistent::withdraw`].
 //!
 //! [`Persistent`] decides. The code around it looks up [`Persistent::rights`] of each session
 //! whenever something has changed, and answers a request only when the commands have ended that
@@ -52,6 +53,18 @@ impl Type {
         Self::WriteExclusiveAll,
         Self::ExclusiveAccessAll,
     ];
+
+    /// Returns its name, as `blkpr` has it.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::WriteExclusive => "write-exclusive",
+            Self::ExclusiveAccess => "exclusive-access",
+            Self::WriteExclusiveRegistrants => "write-exclusive-reg-only",
+            Self::ExclusiveAccessRegistrants => "exclusive-access-reg-only",
+            Self::WriteExclusiveAll => "write-exclusive-all-regs",
+            Self::ExclusiveAccessAll => "exclusive-access-all-regs",
+        }
+    }
 
     /// Returns true if others may still read.
     const fn lets_read(self) -> bool {
@@ -205,6 +218,14 @@ impl Persistent {
         self.registrants.iter().flatten().map(|one| one.key)
     }
 
+    /// Returns all registrants with their keys, and the type of the reservation if they hold it.
+    pub fn registrants(&self) -> impl Iterator<Item = (Nexus, u64, Option<Type>)> + '_ {
+        self.registrants.iter().flatten().map(|one| {
+            let held = self.held.filter(|_| self.holds(one.nexus));
+            (one.nexus, one.key, held.map(|held| held.kind))
+        })
+    }
+
     /// Returns the key of the holder, 0 if all registrants hold the export, and the type.
     pub fn reservation(&self) -> Option<(u64, Type)> {
         let held = self.held?;
@@ -256,6 +277,14 @@ impl Persistent {
             self.remember(nexus, token);
         }
         answer
+    }
+
+    /// Removes registrants that `goes` chooses, and the reservation if they held it: the
+    /// administrator does not admit them any more, or clears the export.
+    pub fn withdraw(&mut self, goes: impl Fn(Nexus) -> bool) {
+        if self.remove(|one| goes(one.nexus)) != 0 {
+            self.generation = self.generation.wrapping_add(1);
+        }
     }
 
     fn carry_out(&mut self, nexus: Nexus, request: Request) -> Answer {

@@ -247,6 +247,59 @@ fn clearing() {
 }
 
 #[test]
+fn withdrawing() {
+    let mut export = Export::with(&[10, 20, 30]);
+    let kind = Type::WriteExclusive;
+    export.ask(2, Request::Reserve { key: 20, kind });
+    // One that does not hold it.
+    export.machine.withdraw(|nexus| nexus == 1);
+    assert_eq!(export.keys(), [20, 30]);
+    assert_eq!(export.machine.reservation(), Some((20, kind)));
+    assert_eq!(export.machine.generation(), 4);
+    // The holder, and one that has not registered.
+    export.machine.withdraw(|nexus| nexus == 2 || nexus == 9);
+    assert_eq!(export.keys(), [30]);
+    assert_eq!(export.machine.reservation(), None);
+    assert_eq!(export.rights([1, 2, 3]), [BOTH; 3]);
+    assert_eq!(export.machine.generation(), 5);
+    export.machine.withdraw(|nexus| nexus != 3);
+    assert_eq!(export.machine.generation(), 5);
+    // It has to register anew.
+    let reserve = Request::Reserve { key: 20, kind };
+    assert_eq!(export.ask(2, reserve), Answer::Conflict);
+    assert_eq!(export.register(2, 0, 20), Answer::Done);
+    assert_eq!(export.ask(2, reserve), Answer::Done);
+    // The administrator needs no key.
+    export.machine.withdraw(|_| true);
+    assert!(export.keys().is_empty());
+    assert_eq!(export.machine.reservation(), None);
+    // Each place is free again.
+    for nexus in 1..=REGISTRANTS_MAX as u32 {
+        assert_eq!(export.register(nexus, 0, 5), Answer::Done);
+    }
+}
+
+#[test]
+fn registrants_with_what_they_hold() {
+    for (kind, word) in Type::ALL.into_iter().zip([
+        "write-exclusive",
+        "exclusive-access",
+        "write-exclusive-reg-only",
+        "exclusive-access-reg-only",
+        "write-exclusive-all-regs",
+        "exclusive-access-all-regs",
+    ]) {
+        let mut export = Export::with(&[10, 20]);
+        export.ask(2, Request::Reserve { key: 20, kind });
+        let all = word.ends_with("all-regs");
+        let registrants: Vec<_> = export.machine.registrants().collect();
+        let first = Some(kind).filter(|_| all);
+        assert_eq!(registrants, [(1, 10, first), (2, 20, Some(kind))]);
+        assert_eq!(kind.word(), word);
+    }
+}
+
+#[test]
 fn what_is_sent_again_is_done_once() {
     let mut machine = Persistent::new();
     let register = Request::Register {
@@ -457,11 +510,20 @@ proptest! {
 
     #[test]
     fn as_in_the_standard(
-        requests in prop::collection::vec((0u32..5, any_request(), any::<bool>()), 0..60)
+        requests in prop::collection::vec(
+            (0u32..5, any_request(), any::<bool>(), prop::option::weighted(0.05, 0u32..5)),
+            0..60,
+        )
     ) {
         let mut machine = Persistent::new();
         let mut model = Model::default();
-        for (token, (nexus, request, again)) in (0..).zip(requests) {
+        for (token, (nexus, request, again, withdrawn)) in (0..).zip(requests) {
+            if let Some(withdrawn) = withdrawn {
+                machine.withdraw(|nexus| nexus == withdrawn);
+                if model.drop_all(|nexus, _| nexus == withdrawn) {
+                    model.generation += 1;
+                }
+            }
             let answer = machine.request(nexus, token, request);
             prop_assert_eq!(answer, model.ask(nexus, request));
             if again {

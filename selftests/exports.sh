@@ -157,10 +157,29 @@ export_switch() {
 	here unmap e
 }
 
+# It is shown who has reserved an export, and the administrator takes that away.
+unreserved() {
+	local dev
+	needs python3
+	needs_module null_blk
+	back "null_disk fbn 8"
+	must serve_block e "$BACK"
+	here map "$FARBLK_SERVER/e"
+	dev=$(cat /run/stdout)
+	is "register and reserve" "$(python3 "$HERE/pr.py" "$dev" register 0 10) $(python3 "$HERE/pr.py" "$dev" reserve 10 2)" "OK OK"
+	is "who has registered" "$(remote "$FARBLK export show e" | tail -n 1 | xargs)" "$(show "$C/host_name") 0xa exclusive-access"
+	is "unreserve of what is reserved" "$(remote "$FARBLK export unreserve e 2>/dev/null; echo \$?")" 4
+	there export unreserve e --force
+	is "keys after that" "$(python3 "$HERE/pr.py" "$dev" keys)" 2
+	there export unreserve e
+	here unmap e
+}
+
 scenario file_export "a file of the server is a disk, grows, and its loop device goes with the export"
 scenario killed_export "an export create or rm that was killed can be run again"
 scenario bad_devices "what cannot be exported is refused with its reason"
 scenario denied "export deny gives an export for any host to others"
 scenario denied_entry "export deny waits until nothing of the host is left"
 scenario export_switch "an export is disabled and enabled, and a host is evicted"
+scenario unreserved "persistent reservations are shown and removed"
 run_scenarios

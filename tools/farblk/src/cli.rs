@@ -311,6 +311,17 @@ pub enum Export {
         #[arg(long)]
         force: bool,
     },
+    /// Remove the persistent reservations of an export: all keys that its maps have registered, and
+    /// what they have reserved
+    Unreserve {
+        /// Name of the export
+        #[arg(value_parser = name::parse)]
+        name: String,
+        /// Remove them even if a map has reserved the export: maps that it has fenced may write
+        /// again
+        #[arg(long)]
+        force: bool,
+    },
     /// Stop offering an export and keep its settings; the contents of a RAM export are lost
     Disable {
         /// Name of the export

@@ -208,6 +208,10 @@ impl Tree {
                 tree.config(&format!("exports/{name}/{attribute}"), value);
             }
         }
+        tree.config(
+            "exports/vol1/pr_registrants",
+            "node-b 0xa write-exclusive-reg-only\nnode-c 0xffffffffffffffff",
+        );
         fs::create_dir_all(tree.0.join("sys/kernel/config/farblk/exports/vol2/hosts"))
             .expect("a directory");
         tree.file("disk", &"\0".repeat(8192));
@@ -525,7 +529,7 @@ scratch  ram   4.0 GiB  one-sided  rw      online  1/2      node-b, node-c (ro) 
     tree.run("export list -o json")
         .success()
         .stdout_eq(str![[r#"
-{"schema":"farblk.export-list/1","host":"node-b","exports":[{"name":"scratch","kind":"ram","mode":"one_sided","device":null,"file":null,"size_bytes":4294967296,"uuid":"6f0e8d52-0c7d-4a3b-9b0e-2f6f5d1c7a10","instance":"b71c0000-0000-4000-8000-000000000000","read_only":false,"block_size":512,"numa_node":-1,"ports":"all","allow_any_host":false,"protection":null,"max_clients":2,"clients":1,"clients_away":0,"state":"online","last_error":null,"hosts":[{"name":"node-b","host_id":null,"access":"rw","connected":1,"key_id":null,"key_next_id":null},{"name":"node-c","host_id":null,"access":"ro","connected":0,"key_id":null,"key_next_id":null}]}]}
+{"schema":"farblk.export-list/1","host":"node-b","exports":[{"name":"scratch","kind":"ram","mode":"one_sided","device":null,"file":null,"size_bytes":4294967296,"uuid":"6f0e8d52-0c7d-4a3b-9b0e-2f6f5d1c7a10","instance":"b71c0000-0000-4000-8000-000000000000","read_only":false,"block_size":512,"numa_node":-1,"ports":"all","allow_any_host":false,"protection":null,"max_clients":2,"clients":1,"clients_away":0,"state":"online","last_error":null,"hosts":[{"name":"node-b","host_id":null,"access":"rw","connected":1,"key_id":null,"key_next_id":null},{"name":"node-c","host_id":null,"access":"ro","connected":0,"key_id":null,"key_next_id":null}],"registrants":[]}]}
 
 "#]]);
     tree.run("export show scratch")
@@ -589,7 +593,7 @@ export vol2
 
 "#]]);
     tree.run("-j export show vol1").success().stdout_eq(str![[r#"
-{"schema":"farblk.export/1","changed":false,"export":{"name":"vol1","kind":"block","mode":"two_sided","device":"/dev/disk/by-id/wwn-0x5000","file":null,"size_bytes":1073741824,"uuid":null,"instance":null,"read_only":false,"block_size":512,"numa_node":null,"ports":"all","allow_any_host":true,"protection":null,"max_clients":1,"clients":0,"clients_away":0,"state":"online","last_error":null,"hosts":[]}}
+{"schema":"farblk.export/1","changed":false,"export":{"name":"vol1","kind":"block","mode":"two_sided","device":"/dev/disk/by-id/wwn-0x5000","file":null,"size_bytes":1073741824,"uuid":null,"instance":null,"read_only":false,"block_size":512,"numa_node":null,"ports":"all","allow_any_host":true,"protection":null,"max_clients":1,"clients":0,"clients_away":0,"state":"online","last_error":null,"hosts":[],"registrants":[{"host":"node-b","key":"0xa","reservation":"write-exclusive-reg-only"},{"host":"node-c","key":"0xffffffffffffffff","reservation":null}]}}
 
 "#]]);
 }

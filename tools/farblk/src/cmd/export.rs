@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 //! `farblk export`: the exports of this host.
 //!
-//! Long: eleven commands for one object, which share what is read and refused: hosts, clients, loop
+//! Long: twelve commands for one object, which share what is read and refused: hosts, clients, loop
 //! devices.
 
 use std::fs;
@@ -54,6 +54,19 @@ struct Export {
     state: Option<String>,
     last_error: Option<LastError>,
     hosts: Vec<Host>,
+    /// Whose maps have registered a key for persistent reservations.
+    registrants: Vec<Registrant>,
+}
+
+/// A map that has registered a key for persistent reservations.
+#[derive(JsonSchema, Serialize)]
+struct Registrant {
+    /// The name of its host.
+    host: String,
+    /// The key, "0x1f".
+    key: String,
+    /// The type of the reservation if this map holds it, as blkpr names it; else null.
+    reservation: Option<String>,
 }
 
 /// A host that may use an export.
@@ -124,6 +137,7 @@ pub fn run(context: &Context, command: &cli::Export) -> Result<(), Error> {
         }
         cli::Export::Deny { name, host, force } => deny(context, name, host, *force),
         cli::Export::Evict { name, host, force } => evict(context, name, host, *force),
+        cli::Export::Unreserve { name, force } => unreserve(context, name, *force),
         cli::Export::Disable { name, force } => disable(context, name, *force),
         cli::Export::Enable { name } => enable_again(context, name),
         cli::Export::Resize { name, size } => resize(context, name, *size),
@@ -182,6 +196,10 @@ fn read(context: &Context, name: &str) -> Export {
         state: configfs.attr(&object, "state"),
         last_error: configfs.last_error(&object),
         hosts: configfs.names(&hosts).into_iter().map(read_host).collect(),
+        registrants: configfs
+            .attr(&object, "pr_registrants")
+            .map(|lines| lines.lines().filter_map(Registrant::parse).collect())
+            .unwrap_or_default(),
     }
 }
 
@@ -194,6 +212,18 @@ pub fn protected(protection: &Option<String>) -> Option<String> {
 /// "" if it is not known.
 fn number(number: Option<u32>) -> String {
     number.map(|number| number.to_string()).unwrap_or_default()
+}
+
+impl Registrant {
+    /// Reads a line of `pr_registrants`.
+    fn parse(line: &str) -> Option<Self> {
+        let mut words = line.split(' ').map(str::to_owned);
+        Some(Self {
+            host: words.next()?,
+            key: words.next()?,
+            reservation: words.next(),
+        })
+    }
 }
 
 impl Host {
@@ -419,9 +449,12 @@ fn show(context: &Context, name: &str) -> Result<(), Error> {
         let value = if value.is_empty() { "-" } else { &value };
         context.output.line(&format!("  {label:<12}{value}"))?;
     }
-    if export.hosts.is_empty() {
-        return Ok(());
-    }
+    let print = |heading: &[&str], rows: &[Vec<String>]| match rows.is_empty() {
+        true => Ok(()),
+        false => table(heading, rows)
+            .iter()
+            .try_for_each(|line| context.output.line(&format!("  {line}"))),
+    };
     let row = |host: &Host| {
         vec![
             host.name.clone(),
@@ -434,9 +467,10 @@ fn show(context: &Context, name: &str) -> Result<(), Error> {
     };
     let rows: Vec<_> = export.hosts.iter().map(row).collect();
     let heading = ["HOST", "ACCESS", "CONNECTED", "HOST ID", "KEY", "NEXT KEY"];
-    table(&heading, &rows)
-        .iter()
-        .try_for_each(|line| context.output.line(&format!("  {line}")))
+    print(&heading, &rows)?;
+    let row = |one: &Registrant| vec![one.host.clone(), one.key.clone(), text(&one.reservation)];
+    let rows: Vec<_> = export.registrants.iter().map(row).collect();
+    print(&["REGISTRANT", "KEY", "RESERVATION"], &rows)
 }
 
 fn allow(
@@ -549,6 +583,43 @@ fn evict(context: &Context, name: &str, host: &str, force: bool) -> Result<(), E
     forget_registration(context, &object, &job)?;
     configfs.set(&object, "evict", host, &job)?;
     report(context, name, true)
+}
+
+/// Runs `farblk export unreserve`.
+fn unreserve(context: &Context, name: &str, force: bool) -> Result<(), Error> {
+    let configfs = &context.configfs;
+    let job = Job::new(format!("cannot remove the reservations of {name}"));
+    let object = configfs.path(&["exports", name]);
+    if !configfs.exists(&object) {
+        return Err(context.not_found(&job.what, "export", name));
+    }
+    let before = read(context, name);
+    let held = |one: &Registrant| Some((one.host.clone(), one.reservation.clone()?));
+    if let Some((host, kind)) = before.registrants.iter().find_map(held).filter(|_| !force) {
+        let why = format!("{host} has reserved it: {kind}");
+        return Err(job.error(Code::Busy, why).hint(fill_in(
+            "farblk export unreserve {name} --force  # hosts that were fenced may write again",
+            &[("name", name)],
+        )));
+    }
+    let changed = !before.registrants.is_empty();
+    if changed {
+        configfs.set(&object, "pr_clear", "1", &job)?;
+    }
+    if configfs.is_dry_run() {
+        return Ok(());
+    }
+    let document = ExportDocument {
+        schema: "farblk.export/1",
+        changed,
+        export: &read(context, name),
+    };
+    let text = match before.registrants.len() {
+        0 => format!("export {name} has no reservations"),
+        1 => format!("export {name}: removed 1 registrant"),
+        count => format!("export {name}: removed {count} registrants"),
+    };
+    context.output.result(&text, &document)
 }
 
 /// Forgets what was written down of the maps of an export that loses one of them.

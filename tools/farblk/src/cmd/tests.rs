@@ -596,6 +596,51 @@ fn export_evict() {
 }
 
 #[test]
+fn export_unreserve() {
+    let host = Host::new("unreserve");
+    host.ok("export create x --ram 1M --allow b");
+    let keys = |text: &str| host.kernel.put("exports/x", "pr_registrants", text);
+    host.kernel.take_log();
+    let nobody = host.ok("export unreserve x");
+    assert_eq!(nobody, "export x has no reservations");
+    assert!(host.kernel.take_log().is_empty());
+    assert!(!host.ok("export show x").contains("REGISTRANT"));
+    keys("b 0x1f\n");
+    assert_eq!(
+        host.ok("export unreserve x"),
+        "export x: removed 1 registrant"
+    );
+    assert_eq!(host.kernel.take_log(), ["exports/x/pr_clear = 1"]);
+    // One that holds the export may have fenced others.
+    keys("b 0x1f\nc 0xffffffffffffffff exclusive-access\n");
+    assert!(host.ok("export show x").ends_with(
+        "REGISTRANT  KEY                 RESERVATION\n  \
+         b           0x1f                -\n  \
+         c           0xffffffffffffffff  exclusive-access"
+    ));
+    for line in ["", "--dry-run "] {
+        let line = format!("{line}export unreserve x");
+        let error = host.run(&line).expect_err("it is reserved");
+        assert_eq!((error.code.entry().name, error.exit()), ("F0104", 4));
+        assert_eq!(error.why, "c has reserved it: exclusive-access");
+        assert!(hint(&error).starts_with("farblk export unreserve x --force  # "));
+    }
+    assert!(host.kernel.take_log().is_empty());
+    let script = host.ok("--dry-run export unreserve x --force");
+    assert!(
+        script.starts_with("echo 1 > ") && script.ends_with("/exports/x/pr_clear"),
+        "{script}"
+    );
+    let json = host.ok("-j export unreserve x --force");
+    assert!(
+        json.starts_with(r#"{"schema":"farblk.export/1","changed":true,"#)
+            && json.ends_with(r#""registrants":[]}}"#),
+        "{json}"
+    );
+    assert_eq!(host.fails("export unreserve y").1, 3);
+}
+
+#[test]
 fn export_deny_as_shell() {
     let host = Host::new("denysh");
     host.ok("export create x --ram 1M --allow b");

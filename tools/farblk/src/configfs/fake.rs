@@ -150,6 +150,8 @@ fn defaults(path: &Path) -> Option<&'static [(&'static str, &'static str)]> {
             ("protection", "none"),
             ("registration", ""),
             ("evict", ""),
+            ("pr_clear", ""),
+            ("pr_registrants", ""),
             ("enable", "0"),
             ("state", "disabled"),
             ("instance", ""),
@@ -375,6 +377,9 @@ impl Files for Fake {
             }
             ("evict", _) => {
                 attributes.insert(name, value.into());
+            }
+            ("pr_clear", _) => {
+                attributes.insert("pr_registrants".into(), String::new());
             }
             ("key" | "key_next", _) => {
                 let id = match value {

@@ -290,7 +290,7 @@ comes_and_goes() {
 	comes_again &
 	pid=$!
 	at_exit "kill $pid 2>/dev/null; store $C/host_name $HOST"
-	is_short && rounds=12
+	is_short && rounds=6
 	for ((round = 0; round < rounds; round++)); do
 		must remote "store $C/exports/e/hosts/other/access rw"
 		# In every other round it has registered by then, in the others it is anywhere.

@@ -46,23 +46,23 @@ round_trips() {
 	nothing_left
 }
 
-# measured ARGUMENT...: reads and writes of DEV, by each of its names. All data are as before.
+# measured: reads and writes of DEV, by each of its names. All data are as before.
 measured() {
 	local name before
 	before=$(cksum <"$DEV")
-	exits 0 "$FARBLK" ping m "$@" -c 50 -i 1ms
+	exits 0 "$FARBLK" ping m -c 50 -i 1ms
 	a_line 50 "reads of 4.0 KiB"
 	! grep -q writes /run/stdout || bad "writes: $(cat /run/stdout)"
 	for name in "$DEV" "${DEV#/dev/}"; do
-		exits 0 "$FARBLK" -j ping "$name" "$@" -c 200 -i 0 --write
+		exits 0 "$FARBLK" -j ping "$name" -c 50 -i 0 --write
 		is "what was measured" "$(json '.map, .device, .addr, .round_trips, .read.count, .read.size, .write.count, .write.size, .complete' | xargs)" \
-			"m $DEV null null 200 4096 200 4096 true"
+			"m $DEV null null 50 4096 50 4096 true"
 		in_order read
 		in_order write
 	done
 	note "$(json '"read p50 \(.read.p50_ns) write p50 \(.write.p50_ns) ns"')"
-	exits 0 "$FARBLK" -j ping m "$@" -c 20 -i 0 --write --size 1M
-	is "sizes" "$(json '.read.size, .write.size, .write.count' | xargs)" "1048576 1048576 20"
+	exits 0 "$FARBLK" -j ping m -c 5 -i 0 --write --size 1M
+	is "sizes" "$(json '.read.size, .write.size, .write.count' | xargs)" "1048576 1048576 5"
 	exits 0 "$FARBLK" --dry-run ping m --write -c 3
 	bash -e /run/stdout 2>/run/stderr || bad "what a dry run printed: $(cat /run/stdout /run/stderr)"
 	is "the data of the disk" "$(cksum <"$DEV")" "$before"
@@ -180,7 +180,8 @@ not_there() {
 interrupted() {
 	"$FARBLK" -j ping "${@:3}" -c 100000 >/run/stdout 2>/run/stderr &
 	local pid=$! rc=0
-	sleep 2
+	wait_for 20 begun $pid || die "ping does not begin: $(cat /run/stderr)"
+	sleep 1
 	kill -s "$1" $pid
 	within 8 wait_for 10 ended $pid || die "ping does not end by SIG$1"
 	wait $pid || rc=$?
@@ -189,8 +190,9 @@ interrupted() {
 	json ".$2.count > 0 and .$2.count < 100000" >/dev/null
 	nothing_left
 }
-# made_one: a ping has measured something.
+# made_one: a ping has measured something. begun PID: the same, or it has opened the disk.
 made_one() { grep -qs . "$C"/discover/*/rtt_ns; }
+begun() { made_one || [ -n "$(find "/proc/$1/fd" -lname "$DEV" 2>/dev/null)" ]; }
 signals() {
 	not_local
 	needs jq

@@ -1,19 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Exports of block devices: commands come in on connections, and pollers carry them out.
+//! Exports of block devices: commands come in on queues, and pollers carry them out.
 
 #![forbid(unsafe_code)]
 
 pub(in crate::server) mod adapter;
 mod command;
-mod connection;
 pub(in crate::server) mod connections;
-mod credit;
-mod line;
-mod poller;
+mod fifo;
 mod protected;
-mod reception;
-mod recv;
+mod queue;
 mod turn;
 pub mod vigil;
-mod waiting;

@@ -4,7 +4,7 @@
 //!
 //! A login attaches the session to an export. The client of an export of RAM then reads and writes
 //! the slabs by itself; the commands to a block device are carried out by the
-//! pollers (`server::block::poller`). All of this runs on the session's workqueue.
+//! pollers (`server::block::queue`). All of this runs on the session's workqueue.
 
 #![forbid(unsafe_code)]
 

@@ -36,9 +36,10 @@ use crate::rdma::{
 };
 use crate::server::{
     block::{
-        connection::Connection,
-        credit::ReceiveCredit,
-        poller::Poller,
+        queue::{
+            Poller,
+            ReceiveCredit, //
+        },
         vigil::Vigil, //
     },
     memory::{
@@ -82,7 +83,7 @@ pub(in crate::server) struct Adapter {
     /// The workqueue of what may wait: for the backing device, or for memory.
     pub(in crate::server) maker: Arc<OwnedQueue>,
     #[pin]
-    pollers: Mutex<KVec<Arc<Poller<Connection>>>>,
+    pollers: Mutex<KVec<Arc<Poller>>>,
     /// The client hosts that use it.
     #[pin]
     clients: Mutex<KVec<Client>>,
@@ -189,22 +190,17 @@ impl Adapter {
 
     /// Reserves `credit` for a connection on completion vector `vector`, modulo their number, with
     /// a poller that at present could keep receives for `max` commands. May sleep.
-    pub(in crate::server) fn reserve(
-        &self,
-        vector: usize,
-        credit: u16,
-        max: u16,
-    ) -> Result<ReceiveCredit<Connection>> {
+    pub(super) fn reserve(&self, vector: usize, credit: u16, max: u16) -> Result<ReceiveCredit> {
         let device = self.pd.device();
         let vectors = usize::try_from(device.limits().num_comp_vectors.max(1))?;
         let vector = u32::try_from(vector % vectors)?;
         // A new poller would not have more than the device can do, either.
-        let max = max.min(Poller::<Connection>::credit_max(device));
+        let max = max.min(Poller::credit_max(device));
         if max < credit {
             return Err(ENOSPC);
         }
         let mut pollers = self.pollers.lock();
-        let reserve = |pollers: &KVec<Arc<Poller<Connection>>>, max| {
+        let reserve = |pollers: &KVec<Arc<Poller>>, max| {
             let mut here = pollers.iter().filter(|poller| poller.vector() == vector);
             here.find_map(|poller| match poller.reserve(credit, max) {
                 Err(ENOSPC) => None,
@@ -223,10 +219,10 @@ impl Adapter {
 
     fn add_poller(
         &self,
-        pollers: &mut KVec<Arc<Poller<Connection>>>,
+        pollers: &mut KVec<Arc<Poller>>,
         vector: u32,
         max: u16,
-    ) -> Result<Arc<Poller<Connection>>> {
+    ) -> Result<Arc<Poller>> {
         pollers.reserve(1, GFP_KERNEL)?;
         // Their answers are sealed by another worker of the same CPU.
         let vigil = Vigil::new(match self.protection.is_on() {

@@ -1,25 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A command of a client, from its receipt to the end of its answer.
+//! A command of a client, from its receipt to the completion of its answer.
 //!
-//! [`Handler::recv_done`] is where a command comes in, in the poller's worker. A
-//! command then goes through [`Command::begin`], [`Command::submit`] and, when the backing device
-//! has done it, [`Command::answer`]. [`Handler::send_done`] is where the HCA gives it back, and its
-//! slot is free for the next command. A command that cannot go on is kept by its
-//! [`Connection`] meanwhile.
+//! The queue gives it a slot and calls [`Command::receive`], in the poller's worker. From there it
+//! goes through [`Command::submit`] and, when the backing device is done, [`Command::answer`]. When
+//! the HCA is done with the answer, [`Command::sent`] gives the slot back. Until then the command
+//! is owned by whoever has to go on with it: a FIFO of the queue, a bio, or the send queue.
+
+// Long: all that a command goes through.
 
 #![forbid(unsafe_code)]
-
-mod framed;
-mod persistent;
 
 use kernel::prelude::*;
 use kernel::{
     block::SECTOR_SHIFT,
-    sync::{
-        atomic::Relaxed,
-        Arc, //
-    },
+    sync::Arc, //
 };
 
 use crate::base::errno::{
@@ -36,12 +31,14 @@ use crate::block::{
     BlkError,
     BlkResult, //
 };
+use crate::link::cipher::BadFrame;
 use crate::proto::{
-    self,
     command,
-    frame::Number,
+    persistent::REPORT_SIZE,
     response,
+    CommandError,
     Delivery,
+    Malformed,
     Operation,
     Remote,
     Response,
@@ -53,102 +50,67 @@ use crate::rdma::{
         DmaBuffer,
         DmaPiece, //
     },
-    qp::{
-        Qp,
-        QpHandler, //
-    },
-    request::{
-        Reply,
-        RequestHandler,
-        Requests, //
-    },
-    wc::{
-        Received,
-        WcError, //
-    },
+    request::Reply,
     wr::{
         RdmaOp,
+        RecvBuffer,
+        RecvOwner,
         RemoteRange,
-        SendOwner, //
+        SendOwner,
+        RECV_BUFFERS, //
     },
 };
 use crate::server::{
     block::{
-        connection::{
-            Connection,
-            ConnectionRef, //
+        fifo::Linked,
+        protected::{
+            Frame,
+            Header,
+            Protected, //
         },
-        poller::Polled,
-        recv::Recv, //
+        queue::{
+            IoQueue,
+            QueuePair,
+            QueueRef, //
+        },
     },
     memory::{
         buddy::PieceLen,
+        budget::Lasting,
         pool::Piece, //
     },
     stats::ConnectionStats,
 };
 
-/// The number of commands that are received from one look for completed answers to the next one. It
-/// is less than a queue hands over at a time, and so are the commands that keep their memory.
-const REAP_EVERY: u64 = 4;
+/// The buffers that a command is received into.
+pub(super) struct Recv {
+    /// The command itself.
+    pub(super) header: DmaBuffer,
+    /// Its inline data.
+    pub(super) data: DmaPiece,
+    /// The memory that `data` is a piece of.
+    pub(super) _memory: Arc<Lasting>,
+    /// The bytes that were received.
+    pub(super) len: u32,
+    /// The next message that waits for a slot.
+    pub(super) next: Option<KBox<Recv>>,
+}
 
-/// Handles the completions of a connection's queue pair.
-pub(in crate::server) struct Handler(pub(super) Arc<Connection>);
-
-impl QpHandler for Handler {
-    type Send = KBox<Command>;
-    type Recv = KBox<Recv>;
-    type Ulp = Requests;
-
+impl RecvOwner for KBox<Recv> {
     #[inline]
-    fn recv_done(&self, _: &Qp<Self>, recv: KBox<Recv>, received: Result<Received<'_>, WcError>) {
-        let connection = &self.0;
-        // No atomic addition: one completion is handled at a time.
-        let receives = connection.receives.load(Relaxed);
-        connection.receives.store(receives + 1, Relaxed);
-        match received {
-            Ok(received) => {
-                // Most often what has completed are the answers to the commands before this one,
-                // which nobody waits for as long as there are slots.
-                if receives % REAP_EVERY == 0 || connection.fetches.load(Relaxed) > 0 {
-                    connection.reap();
-                }
-                connection.receive(recv, received.len());
-            }
-            Err(_) => connection.put_recv(recv),
-        }
-    }
-
-    #[inline]
-    fn send_done(&self, _: &Qp<Self>, command: KBox<Command>, result: Result<(), WcError>) {
-        command.sent(result.is_ok());
-    }
-
-    fn error(&self) {
-        self.0.lose_session();
+    fn buffers(&mut self) -> [Option<RecvBuffer<'_>>; RECV_BUFFERS] {
+        let Recv { header, data, .. } = &mut **self;
+        [
+            Some(RecvBuffer::Cpu(header)),
+            Some(RecvBuffer::Devices(data)),
+        ]
     }
 }
 
-impl RequestHandler for Handler {
-    /// The memory that the data of a write are read into.
-    type Parked = Option<Piece>;
-
-    /// Nothing of the command but its memory stays: the connection waits for its commands.
-    fn park(&self, mut command: KBox<Command>) -> Option<Piece> {
-        let piece = match core::mem::replace(&mut command.data, Data::None) {
-            Data::Piece(piece) => Some(piece),
-            Data::None | Data::Inline(_) => None,
-        };
-        command.sent(false);
-        piece
+impl Linked for Recv {
+    fn link(&mut self) -> &mut Option<KBox<Self>> {
+        &mut self.next
     }
-}
-
-/// The data of a command.
-enum Data {
-    None,
-    Inline(KBox<Recv>),
-    Piece(Piece),
 }
 
 /// What the queue pair was last asked to do for a command.
@@ -160,18 +122,25 @@ enum Stage {
     Answer,
 }
 
-/// A slot for one command, and the command that is in flight in it.
-pub(in crate::server) struct Command {
-    /// The connection. It drops its commands, and so the references to itself, when it is closed.
-    owner: Arc<ConnectionRef>,
+/// A slot for one command at a time, with all that the command needs but memory for its data.
+///
+/// Its methods get the queue and the queue pair from their caller, which has a reference.
+pub(super) struct Command {
+    /// The queue, for what ends in a context without another reference to it.
+    owner: Arc<QueueRef>,
+    /// The next one of the same FIFO.
+    next: Option<KBox<Command>>,
     /// The index of the slot in the send queue.
     slot: u16,
-    pub(super) tag: u16,
+    tag: u16,
     generation: u32,
     operation: Operation,
     /// When the command began, in ns; 0 if it is refused.
     began_ns: u64,
-    data: Data,
+    /// What it was received into, if its data are there.
+    recv: Option<KBox<Recv>>,
+    /// The memory of other data.
+    piece: Option<Piece>,
     stage: Stage,
     /// The device has done the command, and is being flushed before the answer.
     flushing: bool,
@@ -179,10 +148,16 @@ pub(in crate::server) struct Command {
     nowait: bool,
     response: DmaBuffer,
     bio: Option<Bio<CommandIo>>,
-    /// The number and the text of the command in its frame, if the connection has a protection.
-    framed: Option<(Number, [u8; command::SIZE])>,
+    /// The frame that it came in, if the queue has a protection and the command is not refused.
+    frame: Option<Frame>,
     /// The result of the backing device, until the answer is sealed.
     status: Status,
+}
+
+impl Linked for Command {
+    fn link(&mut self) -> &mut Option<KBox<Self>> {
+        &mut self.next
+    }
 }
 
 impl Command {
@@ -192,116 +167,199 @@ impl Command {
         Bio::new(1)
     }
 
-    /// Makes slot number `slot` of a connection, with no command in it.
+    /// Makes slot number `slot` of a queue, with no command in it.
     pub(super) fn new(
-        owner: Arc<ConnectionRef>,
+        owner: Arc<QueueRef>,
         slot: u16,
         response: DmaBuffer,
         bio: Bio<CommandIo>,
     ) -> Self {
         Self {
             owner,
+            next: None,
             slot,
             tag: 0,
             generation: 0,
             operation: Operation::Flush,
             began_ns: 0,
-            data: Data::None,
+            recv: None,
+            piece: None,
             stage: Stage::Answer,
             flushing: false,
             nowait: false,
             response,
             bio: Some(bio),
-            framed: None,
+            frame: None,
             status: Status::Ok,
         }
     }
 
+    /// Returns the reference to its queue, for a caller that has no other one.
+    pub(super) fn owner(&self) -> Arc<QueueRef> {
+        self.owner.clone()
+    }
+
+    /// Returns the index of the slot.
+    #[inline]
+    pub(super) fn slot(&self) -> u16 {
+        self.slot
+    }
+
     /// Begins the command that was received into `recv`. Runs in the poller's worker.
-    pub(super) fn begin(mut self: KBox<Self>, command: &proto::Command, recv: KBox<Recv>) {
-        self.generation = command.generation;
-        self.operation = command.operation;
+    pub(super) fn receive(
+        mut self: KBox<Self>,
+        queue: &Arc<IoQueue>,
+        qp: &QueuePair,
+        mut recv: KBox<Recv>,
+    ) {
+        let header = match queue.protected.as_ref() {
+            None => Self::header(&recv),
+            Some(protected) => {
+                let Recv {
+                    header, data, len, ..
+                } = &mut *recv;
+                protected.open(header, data, *len)
+            }
+        };
+        let Header { frame, bytes, len } = match header {
+            Ok(header) => header,
+            Err(bad) => {
+                queue.put_recv(qp, recv);
+                queue.put(self);
+                return match bad {
+                    BadFrame::Forged => queue.forgery(),
+                    BadFrame::Malformed(_) => queue.violation(),
+                };
+            }
+        };
+        let (tag, generation, refusal) =
+            match command::parse(&bytes, len, &queue.terms, queue.extent()) {
+                Ok(command) => {
+                    if command.pressed {
+                        queue.ask_for_credit();
+                    }
+                    self.operation = command.operation;
+                    let allowed = queue.membership.allows(&command.operation);
+                    let refusal = (!allowed).then_some(Status::Reservation);
+                    (command.tag, command.generation, refusal)
+                }
+                Err(CommandError::Refused(response, _)) => {
+                    (response.tag, response.generation, Some(response.status))
+                }
+                Err(_) => {
+                    queue.put_recv(qp, recv);
+                    queue.put(self);
+                    return queue.violation();
+                }
+            };
+        let number = frame.as_ref().map(|frame| frame.number);
+        if !queue.begin_tag(tag, number) {
+            queue.put_recv(qp, recv);
+            queue.put(self);
+            return queue.violation();
+        }
+        self.tag = tag;
+        self.generation = generation;
+        self.frame = None;
+        if let Some(status) = refusal {
+            queue.put_recv(qp, recv);
+            return self.refuse(queue, qp, status);
+        }
         self.began_ns = ConnectionStats::now_ns();
         self.flushing = false;
-        if self.owner.connection.protected.is_some() {
-            self.keep_frame(&recv);
+        if frame.is_some() {
+            self.frame = frame;
+            // Cannot fail: both buffers are as long as a frame.
+            let _ = Protected::keep_check(&recv.header, &mut self.response);
         }
         if let Operation::Write {
             from: Transfer::Inline,
             ..
         } = self.operation
         {
-            self.data = Data::Inline(recv);
-            return self.submit(true);
+            self.recv = Some(recv);
+            return self.submit(queue, qp, true);
         }
-        let owner = self.owner.clone();
-        owner.connection.put_recv(recv);
+        queue.put_recv(qp, recv);
         match self.memory_wanted() {
-            Ok(Some(len)) => owner.connection.provide(self, len),
-            Ok(None) => self.submit(true),
+            Ok(Some(len)) => queue.provide(qp, self, len),
+            Ok(None) => self.submit(queue, qp, true),
             // This cannot be: the length was checked against the terms.
-            Err(_) => self.answer(Status::Invalid),
+            Err(_) => self.answer(queue, qp, Status::Invalid),
         }
     }
 
+    /// Returns the command of a message that is no frame.
+    fn header(recv: &Recv) -> Result<Header, BadFrame> {
+        let mut bytes = [0; command::SIZE];
+        // Cannot fail: the buffer is as long as a command.
+        let copied = recv.header.copy_out(0, &mut bytes);
+        copied.map_err(|_| Malformed("the command was not received"))?;
+        Ok(Header {
+            frame: None,
+            bytes,
+            len: recv.len,
+        })
+    }
+
     /// Answers a command that cannot be done.
-    pub(super) fn refuse(mut self: KBox<Self>, response: &Response) {
-        self.generation = response.generation;
+    fn refuse(mut self: KBox<Self>, queue: &Arc<IoQueue>, qp: &QueuePair, status: Status) {
         // Without an operation no key is invalidated: the client does that itself.
         self.operation = Operation::Flush;
-        self.framed = None;
         self.began_ns = 0;
-        self.answer(response.status);
+        self.answer(queue, qp, status);
     }
 
     /// Returns how much memory the command needs before it can go on. Fails with `EINVAL` if there
     /// are no pieces of that length.
-    fn memory_wanted(&self) -> Result<Option<PieceLen>> {
-        match self.operation {
+    pub(super) fn memory_wanted(&self) -> Result<Option<PieceLen>> {
+        let len = match self.operation {
             Operation::Read { span, .. }
             | Operation::Write {
                 span,
                 from: Transfer::Remote(_),
                 ..
-            } => {
-                let len = PieceLen::new(usize::try_from(span.len)?);
-                Ok(Some(len.ok_or(EINVAL)?))
-            }
-            Operation::Report => {
-                let len = PieceLen::new(usize::try_from(self.operation.answer_len())?);
-                Ok(Some(len.ok_or(EINVAL)?))
-            }
-            _ => Ok(None),
-        }
+            } => span.len,
+            Operation::Report => self.operation.answer_len(),
+            _ => return Ok(None),
+        };
+        let len = PieceLen::new(usize::try_from(len)?);
+        Ok(Some(len.ok_or(EINVAL)?))
     }
 
     /// Goes on with the memory that the command needed. Runs in the poller's worker.
-    pub(super) fn supply(mut self: KBox<Self>, memory: Piece) {
-        self.data = Data::Piece(memory);
+    pub(super) fn supply(
+        mut self: KBox<Self>,
+        queue: &Arc<IoQueue>,
+        qp: &QueuePair,
+        memory: Piece,
+    ) {
+        self.piece = Some(memory);
         match self.operation {
             Operation::Write {
                 from: Transfer::Remote(_),
                 ..
-            } => {
-                let owner = self.owner.clone();
-                owner.connection.fetch(self);
-            }
-            _ => self.submit(true),
+            } => queue.fetch(qp, self),
+            _ => self.submit(queue, qp, true),
         }
     }
 
     /// Reads the data of a write from the client's memory. Fails if nothing was posted, with the
     /// status that the command is to be answered with.
-    pub(super) fn fetch(mut self: KBox<Self>) -> Result<(), (Status, KBox<Self>)> {
+    pub(super) fn fetch(
+        mut self: KBox<Self>,
+        queue: &IoQueue,
+        qp: &QueuePair,
+    ) -> Result<(), (Status, KBox<Self>)> {
         self.stage = Stage::Fetch;
-        let (owner, slot) = (self.owner.clone(), self.slot);
-        let ConnectionRef { connection, qp, .. } = &*owner;
+        let slot = self.slot;
         let Some(remote) = self.operation.remote() else {
             return Err((Status::IoError, self));
         };
-        match qp.rdma(slot, RdmaOp::Read, range(remote), self, false) {
+        let last = queue.posts_now();
+        match qp.rdma(slot, RdmaOp::Read, range(remote), self, last) {
             Ok(()) => {
-                connection.post(qp);
+                queue.post(qp, last);
                 Ok(())
             }
             Err((EAGAIN | ENOMEM, command)) => Err((Status::Resource, command)),
@@ -313,46 +371,76 @@ impl Command {
     ///
     /// With `nowait` this does not sleep, and a command for which the device would have to wait is
     /// left to a task of its own. Without `nowait` it may sleep.
-    pub(super) fn submit(mut self: KBox<Self>, nowait: bool) {
-        let owner = self.owner.clone();
-        let connection = &owner.connection;
-        if nowait && !connection.block.bdev.nowait() {
-            return connection.submit_later(self);
+    pub(super) fn submit(mut self: KBox<Self>, queue: &Arc<IoQueue>, qp: &QueuePair, nowait: bool) {
+        let bdev = &queue.block.bdev;
+        if nowait && !bdev.nowait() {
+            return queue.submit_later(qp, self);
         }
-        let op = match self.operation {
-            Operation::Reserve { .. } | Operation::Report => return self.reserve(nowait),
-            _ if self.flushing => BioOp::Flush,
-            Operation::Read { .. } => BioOp::Read,
-            Operation::Write { .. } => BioOp::Write,
-            Operation::Flush => BioOp::Flush,
-            Operation::Discard { .. } => BioOp::Discard,
-            Operation::WriteZeroes { .. } => BioOp::WriteZeroes,
-            Operation::SecureErase { .. } => BioOp::SecureErase,
-        };
-        let (fua, atomic, no_unmap) = match self.operation {
-            // Clients do not flush a device that had no write cache when it was exported. If it has
-            // one now, each write has to be durable when it is answered; otherwise FUA costs
-            // nothing. For discards and zeroes see `owes_flush`.
-            Operation::Write { fua, atomic, .. } => {
-                let fua = fua || !connection.terms.limits.write_cache;
-                (fua, atomic, false)
-            }
-            Operation::WriteZeroes { no_unmap, .. } => (false, false, no_unmap),
-            _ => (false, false, false),
-        };
-        let span = self.operation.span();
-        let (offset, bytes) = span.map_or((0, 0), |span| (span.offset, span.len));
-        self.nowait = nowait;
-        let request = BioRequest {
-            fua,
-            atomic,
-            no_unmap,
+        let (offset, bytes) = self
+            .operation
+            .span()
+            .map_or((0, 0), |span| (span.offset, span.len));
+        let request = |op| BioRequest {
             nowait,
             ..BioRequest::new(op, offset >> SECTOR_SHIFT, bytes)
         };
+        let request = match self.operation {
+            // It has no place and no length, whatever these are.
+            _ if self.flushing => request(BioOp::Flush),
+            // Clients do not flush a device that had no write cache when it was exported. If it has
+            // one now, each write has to be durable when it is answered; otherwise FUA costs
+            // nothing. For discards and zeroes see `owes_flush`.
+            Operation::Write { fua, atomic, .. } => BioRequest {
+                fua: fua || !queue.terms.limits.write_cache,
+                atomic,
+                ..request(BioOp::Write)
+            },
+            Operation::Read { .. } => request(BioOp::Read),
+            Operation::Flush => request(BioOp::Flush),
+            Operation::Discard { .. } => request(BioOp::Discard),
+            Operation::WriteZeroes { no_unmap, .. } => BioRequest {
+                no_unmap,
+                ..request(BioOp::WriteZeroes)
+            },
+            Operation::SecureErase { .. } => request(BioOp::SecureErase),
+            Operation::Reserve { .. } | Operation::Report => {
+                return match nowait {
+                    true => queue.submit_later(qp, self),
+                    false => self.reserve(queue, qp),
+                };
+            }
+        };
+        self.nowait = nowait;
         match self.bio.take() {
-            Some(bio) => bio.submit(&connection.block.bdev, request, CommandIo(self)),
-            None => self.answer(Status::IoError),
+            Some(bio) => bio.submit(bdev, request, CommandIo(self)),
+            None => self.answer(queue, qp, Status::IoError),
+        }
+    }
+
+    /// Carries out a command about persistent reservations. Sleeps, as long as the device takes.
+    fn reserve(self: KBox<Self>, queue: &Arc<IoQueue>, qp: &QueuePair) {
+        let status = match &self.operation {
+            Operation::Reserve { reserve, token } => queue.membership.change(reserve, *token),
+            _ => queue.membership.report().map(|report| {
+                let mut bytes = [0; REPORT_SIZE];
+                let written = match (&self.piece, report.encode(&mut bytes)) {
+                    (Some(piece), Ok(_)) => {
+                        let memory = piece.memory();
+                        let contents = memory.contents(memory.len());
+                        contents.and_then(|contents| contents.write(&bytes))
+                    }
+                    _ => Err(EINVAL),
+                };
+                match written {
+                    Ok(()) => Status::Ok,
+                    Err(_) => Status::IoError,
+                }
+            }),
+        };
+        match status {
+            Some(status) => self.answer(queue, qp, status),
+            // The session is about to end.
+            None => self.end(queue, qp),
         }
     }
 
@@ -360,157 +448,208 @@ impl Command {
     /// clients were told that the device has no write cache, it has one now, and the command cannot
     /// have FUA.
     fn owes_flush(&self) -> bool {
-        let connection = &self.owner.connection;
+        let queue = &self.owner.queue;
         matches!(
             self.operation,
             Operation::Discard { .. }
                 | Operation::WriteZeroes { .. }
                 | Operation::SecureErase { .. }
         ) && !self.flushing
-            && !connection.terms.limits.write_cache
-            && connection.block.bdev.write_cache()
+            && !queue.terms.limits.write_cache
+            && queue.block.bdev.write_cache()
     }
 
-    /// Returns the answer that consists of the data of a read.
-    fn delivery(&self) -> Option<Reply> {
-        let delivery = Delivery {
-            tag: self.tag,
-            generation: self.generation,
-            credit: self.owner.connection.credit(),
-        };
-        delivery.encode().map(Reply::with_immediate)
-    }
-
-    /// Returns the key that the answer makes invalid, if both devices can do that. Otherwise the
-    /// client does so when it has the answer.
-    fn key_to_invalidate(&self) -> Option<u32> {
-        let remote = self.operation.remote();
-        let remote = remote.filter(|_| self.owner.connection.invalidates);
-        remote.map(|remote| remote.rkey)
-    }
-
-    /// Returns the answer that is a response, after the data of a read that succeeded.
-    fn response(&mut self, status: Status) -> Option<Reply> {
-        let response = Response {
-            status,
-            tag: self.tag,
-            generation: self.generation,
-            credit: self.owner.connection.credit(),
-        };
-        let mut bytes = [0; response::SIZE];
-        response.encode(&mut bytes).ok()?;
-        self.response.copy_in(0, &bytes).ok()?;
-        let remote = self.operation.remote();
-        let reads = matches!(self.operation, Operation::Read { .. });
-        Some(Reply {
-            immediate: None,
-            append: false,
-            write: remote.filter(|_| reads && status == Status::Ok).map(range),
-            invalidate: self.key_to_invalidate(),
-        })
-    }
-
-    /// Answers the client what the backing device has done, in any context: a frame is made in a
-    /// task of its own.
-    fn finish(mut self: KBox<Self>, status: Status) {
-        if self.owner.connection.protected.is_none() {
-            return self.answer(status);
+    /// Answers what the backing device has done, in any context: a frame is made in a task of its
+    /// own.
+    fn finish(mut self: KBox<Self>, queue: &Arc<IoQueue>, qp: &QueuePair, status: Status) {
+        if queue.protected.is_none() {
+            return self.answer(queue, qp, status);
         }
         self.status = status;
-        let owner = self.owner.clone();
-        owner.connection.answer_later(self);
+        queue.answer_later(qp, self);
     }
 
-    /// Answers the client what the backing device has done.
-    pub(super) fn answer_finished(self: KBox<Self>) {
+    /// Answers what [`Command::finish`] has left to a task.
+    pub(super) fn answer_finished(self: KBox<Self>, queue: &Arc<IoQueue>, qp: &QueuePair) {
         let status = self.status;
-        self.answer(status);
+        self.answer(queue, qp, status);
     }
 
     /// Answers the client. Any context; with a protection any but hard interrupt.
-    pub(super) fn answer(mut self: KBox<Self>, status: Status) {
-        let stats = &self.owner.connection.stats;
-        stats.answered(&self.operation, status, self.began_ns);
+    pub(super) fn answer(
+        mut self: KBox<Self>,
+        queue: &Arc<IoQueue>,
+        qp: &QueuePair,
+        status: Status,
+    ) {
+        queue.stats.answered(&self.operation, status, self.began_ns);
         let delivers = status == Status::Ok && self.operation.answer_len() != 0;
-        let owner = self.owner.clone();
-        let reply = match (&owner.connection.protected, delivers) {
-            (Some(protected), _) => self.frame(protected, status).ok(),
-            (None, true) => self.delivery(),
-            (None, false) => self.response(status),
+        let reply = match (&queue.protected, delivers) {
+            (Some(protected), _) => self.framed(queue, protected, status).ok(),
+            (None, true) => self.delivery(queue),
+            (None, false) => self.response(queue, status),
         };
         let Some(reply) = reply else {
             // This cannot be: the buffer is as long as a response, whose numbers are valid.
-            self.end();
-            return owner.connection.lose_session();
+            self.end(queue, qp);
+            return queue.lose_session();
         };
         self.stage = Stage::Answer;
         // Both before the client learns of the answer and sends its next command.
-        if let Data::Inline(_) = &self.data {
-            self.give_back();
+        if let Some(recv) = self.recv.take() {
+            queue.put_recv(qp, recv);
         }
-        self.owner.connection.end_tag(self.tag);
+        queue.end_tag(self.tag);
         let slot = self.slot;
-        let ConnectionRef { connection, qp, .. } = &*owner;
-        match qp.reply(slot, reply, self, false) {
-            Ok(()) => connection.post(qp),
+        let last = queue.posts_now();
+        match qp.reply(slot, reply, self, last) {
+            Ok(()) => queue.post(qp, last),
             Err((error, command)) => {
-                command.end();
+                command.end(queue, qp);
                 match error {
-                    EOPNOTSUPP => connection.session.violation(),
-                    _ => connection.lose_session(),
+                    EOPNOTSUPP => queue.session.violation(),
+                    _ => queue.lose_session(),
                 }
             }
         }
     }
 
+    /// Returns the answer that consists of the data of a read.
+    fn delivery(&self, queue: &IoQueue) -> Option<Reply> {
+        let delivery = Delivery {
+            tag: self.tag,
+            generation: self.generation,
+            credit: queue.credit(),
+        };
+        delivery.encode().map(Reply::with_immediate)
+    }
+
+    /// Returns the answer that is a response, after the data of a read that succeeded.
+    fn response(&mut self, queue: &IoQueue, status: Status) -> Option<Reply> {
+        let bytes = self.encode(queue, status)?;
+        self.response.copy_in(0, &bytes).ok()?;
+        Some(Reply {
+            immediate: None,
+            append: false,
+            write: self.write_back(status),
+            invalidate: self.key_to_invalidate(queue),
+        })
+    }
+
+    /// Returns the answer that is a frame, after the data of a read that succeeded or with them.
+    fn framed(&mut self, queue: &IoQueue, protected: &Protected, status: Status) -> Result<Reply> {
+        let bytes = self.encode(queue, status).ok_or(EINVAL)?;
+        let write = self.write_back(status);
+        let append = status == Status::Ok && self.operation.answer_len() != 0;
+        let data = self.piece.as_ref().map(Piece::memory);
+        let data = data.filter(|_| append || write.is_some());
+        let written = match write {
+            Some(_) => Some(self.frame.as_ref().ok_or(EINVAL)?),
+            None => None,
+        };
+        protected.seal(&mut self.response, &bytes, data, written)?;
+        Ok(Reply {
+            immediate: None,
+            append,
+            write,
+            invalidate: self.key_to_invalidate(queue),
+        })
+    }
+
+    #[inline]
+    fn encode(&self, queue: &IoQueue, status: Status) -> Option<[u8; response::SIZE]> {
+        let response = Response {
+            status,
+            tag: self.tag,
+            generation: self.generation,
+            credit: queue.credit(),
+        };
+        let mut bytes = [0; response::SIZE];
+        response.encode(&mut bytes).ok().map(|_| bytes)
+    }
+
+    /// Returns where the data of a read that succeeded are to be written.
+    #[inline]
+    fn write_back(&self, status: Status) -> Option<RemoteRange> {
+        match &self.operation {
+            Operation::Read {
+                to: Transfer::Remote(remote),
+                ..
+            } if status == Status::Ok => Some(range(*remote)),
+            _ => None,
+        }
+    }
+
+    /// Returns the key that the answer makes invalid, if both devices can do that. Otherwise the
+    /// client does so when it has the answer.
+    #[inline]
+    fn key_to_invalidate(&self, queue: &IoQueue) -> Option<u32> {
+        match queue.invalidates {
+            true => self.operation.remote().map(|remote| remote.rkey),
+            false => None,
+        }
+    }
+
     /// Handles the completion of what the queue pair was asked to do. A success is handled by a
     /// task that polls the completion queue: the poller's worker most often, or one that looks
-    /// after the connection, drains it or another one of its receive queue, or shows its counters.
-    /// A failure is handled in any context.
-    pub(super) fn sent(mut self: KBox<Self>, done: bool) {
+    /// after the queue, drains it or another one of its receive queue, or shows its counters. A
+    /// failure is handled in any context.
+    pub(super) fn sent(mut self: KBox<Self>, queue: &Arc<IoQueue>, qp: &QueuePair, done: bool) {
         if self.stage == Stage::Answer {
-            return self.end();
+            return self.end(queue, qp);
         }
-        let owner = self.owner.clone();
-        let ConnectionRef { connection, qp, .. } = &*owner;
-        connection.fetched();
+        queue.fetched(qp);
         // A device may complete a READ that was not done, and fail afterwards.
-        if !done || connection.is_closed() || qp.has_failed() {
-            return self.end();
+        if !done || queue.is_closed() || qp.has_failed() {
+            return self.end(queue, qp);
         }
-        if let Some(protected) = &connection.protected {
-            if let Err(error) = self.open_data(protected) {
-                self.end();
+        if let Some(protected) = &queue.protected {
+            let Command {
+                frame,
+                piece,
+                response,
+                ..
+            } = &mut *self;
+            let opened = match (frame, piece) {
+                (Some(frame), Some(piece)) => protected.open_data(frame, response, piece.memory()),
+                _ => Err(EINVAL),
+            };
+            if let Err(error) = opened {
+                self.end(queue, qp);
                 return match error {
-                    EBADMSG => connection.forgery(),
-                    _ => connection.lose_session(),
+                    EBADMSG => queue.forgery(),
+                    _ => queue.lose_session(),
                 };
             }
         }
-        self.submit(true);
+        self.submit(queue, qp, true);
+    }
+
+    /// Ends a command that the queue pair cannot give back. Returns the memory that a device may
+    /// still access.
+    pub(super) fn park(mut self: KBox<Self>) -> Option<Piece> {
+        let piece = self.piece.take();
+        let owner = self.owner();
+        self.sent(&owner.queue, &owner.qp, false);
+        piece
     }
 
     /// Ends the command: its slot is free for another one. Any context.
-    pub(super) fn end(mut self: KBox<Self>) {
-        self.give_back();
-        let owner = self.owner.clone();
-        owner.connection.put(self);
-    }
-
-    /// Gives back the memory of the data.
-    fn give_back(&mut self) {
-        match core::mem::replace(&mut self.data, Data::None) {
-            Data::None => {}
-            Data::Inline(recv) => self.owner.connection.put_recv(recv),
-            Data::Piece(piece) => self.owner.connection.poller.put(piece),
+    pub(super) fn end(mut self: KBox<Self>, queue: &IoQueue, qp: &QueuePair) {
+        if let Some(recv) = self.recv.take() {
+            queue.put_recv(qp, recv);
         }
+        if let Some(piece) = self.piece.take() {
+            queue.put_piece(piece);
+        }
+        queue.put(self);
     }
 
+    #[inline]
     fn memory(&self) -> Option<&DmaPiece> {
-        match &self.data {
-            Data::None => None,
-            Data::Inline(recv) => Some(&recv.data),
-            Data::Piece(piece) => Some(piece.memory()),
+        match (&self.recv, &self.piece) {
+            (Some(recv), _) => Some(&recv.data),
+            (None, piece) => piece.as_ref().map(Piece::memory),
         }
     }
 }
@@ -529,20 +668,20 @@ impl BioOwner for CommandIo {
     fn end_io(self, bio: Bio<Self>, result: BlkResult) {
         let Self(mut command) = self;
         command.bio = Some(bio);
+        let owner = command.owner();
+        let QueueRef { queue, qp, .. } = &*owner;
         match result {
             // The device may have lost support for REQ_NOWAIT just now. If it does not support the
             // operation, the second attempt says so.
             Err(BlkError::Again | BlkError::NotSupported) if command.nowait => {
-                let owner = command.owner.clone();
-                owner.connection.submit_later(command);
+                queue.submit_later(qp, command);
             }
             // No bio may be submitted in this context.
             Ok(()) if command.owes_flush() => {
                 command.flushing = true;
-                let owner = command.owner.clone();
-                owner.connection.submit_later(command);
+                queue.submit_later(qp, command);
             }
-            result => command.finish(result.into()),
+            result => command.finish(queue, qp, result.into()),
         }
     }
 }
@@ -561,6 +700,7 @@ impl SendOwner for KBox<Command> {
     }
 }
 
+#[inline]
 fn range(remote: Remote) -> RemoteRange {
     RemoteRange {
         addr: remote.addr,

@@ -8,6 +8,7 @@
 use kernel::prelude::*;
 use kernel::sync::Arc;
 
+use crate::base::sync::Completion;
 use crate::link::{
     channel::Side,
     cipher::Cipher,
@@ -43,20 +44,16 @@ use crate::server::{
     backend::Block,
     block::{
         adapter::User,
-        command::Handler,
-        connection::{
+        queue::{
             credit_max,
-            Connection,
-            ConnectionConfig,
-            ConnectionRef,
+            IoQueue,
             Label,
-            CREDIT_FIRST, //
-        },
-        credit::ReceiveCredit,
-        poller::{
-            Polled,
             Poller,
-            ReceiveQueue, //
+            QueueConfig,
+            QueuePair,
+            ReceiveCredit,
+            ReceiveQueue,
+            CREDIT_FIRST, //
         },
     },
     none,
@@ -69,7 +66,7 @@ use crate::server::{
 const LOST_RETRY_MS: u32 = 500;
 
 /// Wakes a poller that waits for the completion of a send.
-struct Wake(Arc<Poller<Connection>>);
+struct Wake(Arc<Poller>);
 
 impl CqNotify for Wake {
     fn notify(&self) {
@@ -77,23 +74,18 @@ impl CqNotify for Wake {
     }
 }
 
-/// A connection with its queue pair, as its owner has it.
-pub(super) struct OpenConnection {
-    connection: Arc<Connection>,
-    qp: ObjectRef<Qp<Handler>>,
+/// An I/O connection with its queue pair, as its owner has it.
+struct OpenQueue {
+    queue: Arc<IoQueue>,
+    qp: ObjectRef<QueuePair>,
 }
 
-impl OpenConnection {
-    /// Makes the queue pair on a bound `id`, ready to receive commands. [`OpenConnection::close`]
-    /// must be its end. May sleep.
-    fn new(
-        id: &Arc<CmId>,
-        reserved: ReceiveCredit<Connection>,
-        config: &ConnectionConfig<'_>,
-    ) -> Result<Self> {
+impl OpenQueue {
+    /// Makes the queue pair on a bound `id`, ready to receive commands. [`OpenQueue::close`] must
+    /// be its end. May sleep.
+    fn new(id: &Arc<CmId>, credit: ReceiveCredit, config: &QueueConfig<'_>) -> Result<Self> {
         let device = id.device()?;
-        let poller = reserved.poller().clone();
-        let (credit, bit) = (reserved.credit(), reserved.bit());
+        let poller = credit.poller().clone();
         let depth = config.terms.depth;
         let caps = QpCaps {
             slots: depth,
@@ -111,20 +103,20 @@ impl OpenConnection {
         };
         let wake = Arc::new(Wake(poller.clone()), GFP_KERNEL)?;
         let cq = Cq::<Manual>::alloc(&device, caps.send_cqes(), poller.vector(), wake)?;
-        let connection = Connection::new(config, &poller, cq, (credit, bit))?;
-        let qp = poller.add(reserved, &connection, |queue| {
-            let handler = Handler(connection.clone());
-            match queue {
-                ReceiveQueue::Shared(srq) => Qp::create_on(id, srq, &connection.cq, caps, handler),
+        let queue = IoQueue::new(config, &credit, cq)?;
+        let qp = poller.add(credit, &queue, |receives| {
+            let handler = queue.clone();
+            match receives {
+                ReceiveQueue::Shared(srq) => Qp::create_on(id, srq, queue.cq(), caps, handler),
                 ReceiveQueue::Own(pd, cq, recv_wr) => {
                     let qp = QpCaps { recv_wr, ..caps.qp };
                     let caps = RequestCaps { qp, ..caps };
-                    Qp::create(id, pd, &connection.cq, cq, caps, handler)
+                    Qp::create(id, pd, queue.cq(), cq, caps, handler)
                 }
             }
         })?;
-        let this = Self { connection, qp };
-        match this.prepare(credit) {
+        let this = Self { queue, qp };
+        match this.queue.prepare(&this.qp) {
             Ok(()) => Ok(this),
             Err(error) => {
                 this.close();
@@ -133,33 +125,9 @@ impl OpenConnection {
         }
     }
 
-    /// Makes the slots and receives for `credit` commands. May sleep.
-    fn prepare(&self, credit: u16) -> Result {
-        let connection = &self.connection;
-        connection.set_owner(ConnectionRef::new(connection, &self.qp)?);
-        connection.make_commands(credit)?;
-        connection.poller.post_first_recvs(&self.qp, credit)
-    }
-
-    /// Lets no more commands begin: those that come in, and those that wait for memory or for a
-    /// slot, are left unanswered. Returns true if the client has the answers to all that have
-    /// begun. May sleep.
-    fn drain(&self) -> bool {
-        let connection = &self.connection;
-        connection.begin_drain();
-        connection.drop_all_waiting();
-        connection.cq.reap();
-        let idle = connection.is_idle();
-        if !idle {
-            // The poller sees to what has yet to complete.
-            connection.poller.attend();
-        }
-        idle
-    }
-
     /// Lets the HCA begin nothing more. May sleep.
     fn cut(&self) {
-        self.connection.shut();
+        self.queue.shut();
         self.qp.fail();
     }
 
@@ -167,22 +135,12 @@ impl OpenConnection {
     /// command that was not answered has been done by then, or never will be. May sleep, as long as
     /// the backing device takes.
     fn close(&self) {
-        let connection = &self.connection;
-        let owner = connection.end_waiting();
-        self.wait_idle();
-        let released = owner.as_ref().map(|owner| owner.released.completion());
-        drop(owner);
-        connection.free_slots();
-        // A task that has just given back the last slot may not have dropped its reference yet.
-        if let Some(released) = released {
-            released.wait();
-        }
-        connection.poller.remove(connection);
+        self.queue.close(&self.qp, |idle| self.wait_idle(idle));
+        self.queue.poller().remove(&self.queue);
     }
 
     /// Waits until neither the HCA nor the backing device has a command any more. May sleep.
-    fn wait_idle(&self) {
-        let idle = &self.connection.idle;
+    fn wait_idle(&self, idle: &Completion) {
         // A drain returns the commands that the queue pair had. Memory to which a peer may still
         // have access, as with iWARP, stays with its domain, and is not waited for. A queue pair
         // that the device refuses to destroy keeps its commands, and each of them refers to it. So
@@ -202,7 +160,7 @@ impl OpenConnection {
 /// more.
 pub(in crate::server) struct Connections {
     /// The connections that are up, by their index.
-    queues: KVec<Option<OpenConnection>>,
+    queues: KVec<Option<OpenQueue>>,
     block: Arc<Block>,
     access: Access,
     terms: Terms,
@@ -285,10 +243,10 @@ impl Connections {
         let place = self.queues.get_mut(index).ok_or(EINVAL)?;
         // The connections of different sessions are spread, too.
         let vector = index.wrapping_add(session.spread());
-        let connection = OpenConnection::new(
+        let connection = OpenQueue::new(
             id,
             adapter.reserve(vector, max.min(CREDIT_FIRST), max)?,
-            &ConnectionConfig {
+            &QueueConfig {
                 session,
                 label: Label {
                     index: queue,
@@ -320,7 +278,7 @@ impl Connections {
         let place = self.queues.get(usize::from(queue));
         let open = place.and_then(Option::as_ref).ok_or(EINVAL)?;
         let cipher = Cipher::new(self.protection, Side::Server, tickets)?;
-        if let (Some(protected), Some(cipher)) = (&open.connection.protected, cipher) {
+        if let (Some(protected), Some(cipher)) = (&open.queue.protected, cipher) {
             protected.set_cipher(cipher);
         }
         Ok(())
@@ -334,16 +292,16 @@ impl Connections {
     /// Lets no more commands begin. Returns true if all that have begun are answered. May sleep.
     pub(in crate::server) fn drain(&self) -> bool {
         let up = self.queues.iter().flatten();
-        up.fold(true, |drained, connection| connection.drain() && drained)
+        up.fold(true, |drained, open| open.queue.drain(&open.qp) && drained)
     }
 
     /// Handles the completions of answers, and looks whether the HCA is overdue. Nothing else does
     /// on a connection on which no command comes in, so that the end of one whose client does not
     /// acknowledge would go unnoticed. May sleep.
     pub(in crate::server) fn look(&self) {
-        for OpenConnection { connection, qp } in self.queues.iter().flatten() {
-            connection.reap();
-            connection.look(qp);
+        for OpenQueue { queue, qp } in self.queues.iter().flatten() {
+            queue.reap();
+            queue.look(qp);
         }
     }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What an I/O connection has in addition if its session has a
-//! [`Protection`](crate::proto::Protection).
+//! Commands on a queue whose session has a [`Protection`](crate::proto::Protection): the frames in
+//! which commands, data and answers travel.
 
 #![forbid(unsafe_code)]
 
@@ -15,10 +15,16 @@ use kernel::sync::{
     SetOnce, //
 };
 
-use crate::base::errno::ENOTCONN;
-use crate::link::cipher::{
-    BadFrame,
-    Cipher, //
+use crate::base::errno::{
+    EBADMSG,
+    ENOTCONN, //
+};
+use crate::link::{
+    cipher::{
+        BadFrame,
+        Cipher, //
+    },
+    keys::Forged,
 };
 use crate::proto::{
     command,
@@ -26,6 +32,7 @@ use crate::proto::{
         self,
         Number, //
     },
+    response,
     wire::{
         FLAG_INLINE,
         OP_WRITE,
@@ -33,19 +40,12 @@ use crate::proto::{
     },
     Malformed, //
 };
-use crate::server::block::recv::Recv;
+use crate::rdma::dma::{
+    DmaBuffer,
+    DmaPiece, //
+};
 
-/// A command that was received, as it is on the wire.
-pub(super) struct Header {
-    /// The number of its frame, if the connection has a protection.
-    pub(super) number: Option<Number>,
-    /// The command.
-    pub(super) bytes: [u8; command::SIZE],
-    /// The bytes of the command and the data that follow it.
-    pub(super) len: u32,
-}
-
-/// The protection of a connection.
+/// The protection of a queue.
 pub(super) struct Protected {
     /// Empty until the connection is accepted.
     cipher: SetOnce<Arc<Cipher>>,
@@ -53,32 +53,22 @@ pub(super) struct Protected {
     numbers: KVec<Atomic<u64>>,
 }
 
-/// A frame with a command, as it was opened.
+/// A command as it was received, opened if it was a frame.
+pub(super) struct Header {
+    /// `None` if the queue has no protection.
+    pub(super) frame: Option<Frame>,
+    pub(super) bytes: [u8; command::SIZE],
+    /// The bytes of the command and the data that follow it.
+    pub(super) len: u32,
+}
+
+/// The frame of a command, as it was opened.
 pub(super) struct Frame {
-    /// Its number.
     pub(super) number: Number,
-    /// The command.
-    pub(super) command: [u8; command::SIZE],
-    /// The check of the data in the client's memory.
-    pub(super) check: [u8; TAG_SIZE],
+    command: [u8; command::SIZE],
 }
 
 impl Frame {
-    /// Reads the opened frame at the start of a receive.
-    pub(super) fn read(recv: &Recv) -> Result<Self, Malformed> {
-        let short = || Malformed("the frame is shorter than its fixed part");
-        let mut bytes = [0; frame::COMMAND_SIZE];
-        let copied = recv.header.copy_out(0, &mut bytes);
-        copied.map_err(|_| short())?;
-        let (body, check) = bytes.split_last_chunk().ok_or_else(short)?;
-        let (_, command) = body.split_last_chunk().ok_or_else(short)?;
-        Ok(Self {
-            number: Number::parse(&bytes)?,
-            command: *command,
-            check: *check,
-        })
-    }
-
     /// Returns true if the command is a write of data in the client's memory.
     fn names_data(&self) -> bool {
         let [op, flags, ..] = self.command;
@@ -86,8 +76,12 @@ impl Frame {
     }
 }
 
+fn short() -> Malformed {
+    Malformed("the frame is shorter than its fixed part")
+}
+
 impl Protected {
-    /// Makes the protection of a connection of `depth` commands. May sleep.
+    /// Makes the protection of a queue of `depth` commands. May sleep.
     pub(super) fn new(depth: u16) -> Result<Self> {
         let mut numbers = KVec::with_capacity(depth.into(), GFP_KERNEL)?;
         for _ in 0..depth {
@@ -104,34 +98,41 @@ impl Protected {
         self.cipher.populate(cipher);
     }
 
-    /// Returns the cipher of a connection that is accepted.
-    pub(super) fn cipher(&self) -> Result<&Cipher> {
+    fn cipher(&self) -> Result<&Cipher> {
         self.cipher.as_ref().map(|cipher| &**cipher).ok_or(ENOTCONN)
     }
 
-    /// Opens the frame of `len` bytes that was received, where it is. Runs in the poller's worker.
-    pub(super) fn open(&self, recv: &mut Recv, len: u32) -> Result<Header, BadFrame> {
+    /// Opens the frame of `len` bytes that was received in `header` and `data`, where it is. Runs
+    /// in the poller's worker.
+    pub(super) fn open(
+        &self,
+        header: &mut DmaBuffer,
+        data: &DmaPiece,
+        len: u32,
+    ) -> Result<Header, BadFrame> {
         let malformed = |_| Malformed("the frame is shorter than its fixed part, or too long");
         // CAST: 72.
-        let data = len.checked_sub(frame::COMMAND_SIZE as u32);
-        let data = data.ok_or(EINVAL).map_err(malformed)?;
-        let Recv {
-            header,
-            data: memory,
-            ..
-        } = recv;
+        let data_len = len.checked_sub(frame::COMMAND_SIZE as u32);
+        let data_len = data_len.ok_or(EINVAL).map_err(malformed)?;
         let cipher = self.cipher().map_err(malformed)?;
         let fixed = header.contents(0, frame::COMMAND_SIZE).map_err(malformed)?;
-        cipher.open(&fixed, Some(memory.contents(data).map_err(malformed)?))?;
-        let frame = Frame::read(recv)?;
-        if !frame.names_data() && frame.check != [0; TAG_SIZE] {
+        cipher.open(&fixed, Some(data.contents(data_len).map_err(malformed)?))?;
+        let mut bytes = [0; frame::COMMAND_SIZE];
+        header.copy_out(0, &mut bytes).map_err(malformed)?;
+        let (body, check) = bytes.split_last_chunk::<TAG_SIZE>().ok_or_else(short)?;
+        let (_, command) = body.split_last_chunk().ok_or_else(short)?;
+        let frame = Frame {
+            number: Number::parse(&bytes)?,
+            command: *command,
+        };
+        if !frame.names_data() && *check != [0; TAG_SIZE] {
             return Err(Malformed("a check of data that the command does not name").into());
         }
         Ok(Header {
-            number: Some(frame.number),
-            bytes: frame.command,
+            frame: Some(frame),
+            bytes: *command,
             // CAST: 32.
-            len: data + command::SIZE as u32,
+            len: data_len + command::SIZE as u32,
         })
     }
 
@@ -143,5 +144,60 @@ impl Protected {
         newer
             .inspect(|last| last.store(number.get(), Relaxed))
             .is_some()
+    }
+}
+
+/// The data of a command, and its answer.
+impl Protected {
+    /// Keeps the check of a command's data, which was received in `header`, where its answer is
+    /// made later. Any context.
+    pub(super) fn keep_check(header: &DmaBuffer, answer: &mut DmaBuffer) -> Result {
+        let mut check = [0; TAG_SIZE];
+        header.copy_out(frame::data_check(frame::COMMAND_SIZE).start, &mut check)?;
+        answer.copy_in(frame::data_check(frame::RESPONSE_SIZE).start, &check)
+    }
+
+    /// Opens the data of a write that were read from the client's memory. Fails with `EBADMSG` if
+    /// they are not those whose check the command had.
+    pub(super) fn open_data(
+        &self,
+        frame: &Frame,
+        answer: &mut DmaBuffer,
+        data: &DmaPiece,
+    ) -> Result {
+        let place = frame::data_check(frame::RESPONSE_SIZE);
+        let check = answer.contents(place.start, place.len())?;
+        let data = data.contents(data.len())?;
+        let cipher = self.cipher()?;
+        let opened = cipher.open_data(frame.number, &frame.command, &data, &check);
+        opened.map_err(|Forged| EBADMSG)
+    }
+
+    /// Makes the frame of the answer `bytes`. `data` are sealed with it, or, if they are written to
+    /// the client's memory, with the number of their command's frame.
+    pub(super) fn seal(
+        &self,
+        answer: &mut DmaBuffer,
+        bytes: &[u8; response::SIZE],
+        data: Option<&DmaPiece>,
+        written: Option<&Frame>,
+    ) -> Result {
+        let cipher = self.cipher()?;
+        let number = cipher.number()?;
+        let fixed = answer.contents(0, frame::RESPONSE_SIZE)?;
+        let check = fixed.part(frame::data_check(frame::RESPONSE_SIZE))?;
+        fixed
+            .part(frame::BODY..frame::RESPONSE_SIZE)?
+            .write(bytes)?;
+        check.write(&[0; TAG_SIZE])?;
+        let data = data.map(|data| data.contents(data.len())).transpose()?;
+        match (written, data) {
+            (Some(frame), Some(data)) => {
+                cipher.seal_data(number, &frame.command, data, &check)?;
+                cipher.seal(number, &fixed, None)
+            }
+            (Some(_), None) => Err(EINVAL),
+            (None, data) => cipher.seal(number, &fixed, data),
+        }
     }
 }

@@ -70,6 +70,11 @@ impl Receives {
         self.have = self.have.saturating_sub(1);
     }
 
+    /// Returns true if there are more than are promised and spare.
+    pub fn has_surplus(&self) -> bool {
+        self.have > self.promised + self.spare
+    }
+
     /// Counts `count` receives as freed, or as those that could not be made.
     pub fn lose(&mut self, count: u32) {
         self.have = self.have.saturating_sub(count);
@@ -78,7 +83,7 @@ impl Receives {
     /// Handles a receive that has come back: returns true if it is to be posted again. Otherwise it
     /// must be freed, and is not counted any more.
     pub fn keep(&mut self) -> bool {
-        let surplus = self.have > self.promised + self.spare;
+        let surplus = self.has_surplus();
         self.have -= u32::from(surplus);
         !surplus
     }

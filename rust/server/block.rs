@@ -10,5 +10,3 @@ pub(in crate::server) mod connections;
 mod fifo;
 mod protected;
 mod queue;
-mod turn;
-pub mod vigil;

@@ -35,12 +35,9 @@ use crate::rdma::{
     pd::Pd, //
 };
 use crate::server::{
-    block::{
-        queue::{
-            Poller,
-            ReceiveCredit, //
-        },
-        vigil::Vigil, //
+    block::queue::{
+        Poller,
+        ReceiveCredit, //
     },
     memory::{
         account::Account,
@@ -59,7 +56,7 @@ use crate::session::half_open::Source;
 
 /// The smallest limit of inline data, in bytes: a piece of memory.
 const INLINE_MIN: u32 = PIECE_MIN as u32;
-/// The most that `poll_us` can be: a worker that looks on has its CPU for itself.
+/// The most that `poll_us` can be: a worker that polls has its CPU for itself.
 const POLL_US_MAX: u32 = 10_000;
 /// The smallest budget, in bytes: a chunk for the largest command, and as much for receives.
 const POOL_MIN: usize = 2 * CHUNK;
@@ -77,7 +74,7 @@ pub(in crate::server) struct Adapter {
     _monitor: PeriodicWork<PoolMonitor>,
     /// The most bytes of inline data.
     pub(in crate::server) inline_size: u32,
-    /// The longest time for which a poller looks for commands before it sleeps.
+    /// How long a poller looks for more commands before it waits for an interrupt.
     poll_us: u32,
     pub(in crate::server) worker: Arc<OwnedQueue>,
     /// The workqueue of what may wait: for the backing device, or for memory.
@@ -225,16 +222,16 @@ impl Adapter {
     ) -> Result<Arc<Poller>> {
         pollers.reserve(1, GFP_KERNEL)?;
         // Their answers are sealed by another worker of the same CPU.
-        let vigil = Vigil::new(match self.protection.is_on() {
+        let poll_us = match self.protection.is_on() {
             true => 0,
             false => self.poll_us,
-        });
+        };
         let poller = Poller::new(
             &self.pd,
             (vector, self.pool.next_number(), max),
             &self.pool,
             (self.inline_size, self.protection),
-            vigil,
+            poll_us,
             (&self.worker, &self.maker),
         )?;
         // A poller that has no connections and still had too few receives is of no use any more.

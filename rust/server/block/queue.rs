@@ -33,7 +33,8 @@ use kernel::{
     time::{
         delay::fsleep,
         Delta,
-        Instant, //
+        Instant,
+        Monotonic, //
     },
     workqueue::{
         Work,
@@ -44,6 +45,7 @@ use kernel::{
 use crate::base::{
     errno::ESHUTDOWN,
     sync::{
+        self,
         new_irqsave_spinlock,
         Completion,
         IrqSaveSpinLock,
@@ -102,9 +104,7 @@ use crate::server::{
             Recv, //
         },
         fifo::Fifo,
-        protected::Protected,
-        turn::Turn,
-        vigil::Vigil, //
+        protected::Protected, //
     },
     memory::{
         account::{
@@ -168,6 +168,9 @@ const SPARE: u32 = 16;
 const BUSY_LOOKS: u32 = 50;
 /// Completions that are handled before the chained answers are posted.
 const BATCH: u32 = 32;
+/// The longest time for which a worker polls before others of its CPU have their turn, in us. Those
+/// of the same kind, also of other drivers, do not show as tasks that want the CPU.
+const TURN_US: i64 = 50;
 /// Small pieces of memory that a poller keeps for itself.
 const STASH: usize = 32;
 
@@ -1282,7 +1285,8 @@ struct Hca {
     queues: KVec<Entry>,
     cq: Cq<Manual>,
     pd: Arc<Pd>,
-    turn: Turn,
+    /// When the worker has handled completions last, if it polls.
+    busy: Instant<Monotonic>,
 }
 
 /// A queue that a poller looks after.
@@ -1317,6 +1321,8 @@ pub(super) struct Poller {
     inline_size: u32,
     /// Bytes of a message before its inline data.
     header: usize,
+    /// How long the worker polls for more commands before it waits for an interrupt, in us.
+    poll_us: u32,
     worker: Arc<OwnedQueue>,
     /// The workqueue on which receives and commands are made.
     maker: Arc<OwnedQueue>,
@@ -1375,7 +1381,7 @@ impl Poller {
         (vector, number, credit): (u32, usize, u16),
         pool: &Arc<Pool>,
         (inline_size, protection): (u32, Protection),
-        vigil: Vigil,
+        poll_us: u32,
         (worker, maker): (&Arc<OwnedQueue>, &Arc<OwnedQueue>),
     ) -> Result<Arc<Self>> {
         let device = pd.device();
@@ -1407,6 +1413,7 @@ impl Poller {
                     true => frame::COMMAND_SIZE,
                     false => command::SIZE,
                 },
+                poll_us,
                 worker: worker.clone(),
                 maker: maker.clone(),
                 hca <- new_mutex!(None, "Poller::hca"),
@@ -1433,7 +1440,7 @@ impl Poller {
             queues,
             cq,
             pd: pd.clone(),
-            turn: Turn::new(vigil),
+            busy: Instant::now(),
         });
         Ok(this)
     }
@@ -1620,17 +1627,18 @@ impl Poller {
         })
     }
 
-    /// Handles the commands that were received, and looks for more as long as that pays and no
-    /// other task wants the CPU. Returns true if there may be more: others have their turn first.
+    /// Handles the commands that were received. With `poll_us` it looks for more for so long, as
+    /// long as no other task wants the CPU. Returns true if there may be more: others have their
+    /// turn first.
     fn watch(self: &Arc<Self>, hca: &mut Hca) -> bool {
-        if !hca.turn.is_on() {
+        if self.poll_us == 0 {
             return self.poll(hca) == BATCH || hca.cq.arm();
         }
-        let mut now = hca.turn.begin();
+        let begun = Instant::now();
         loop {
             let handled = self.poll(hca);
             if handled > 0 {
-                hca.turn.handled(now);
+                hca.busy = Instant::now();
             }
             if handled == BATCH {
                 return true;
@@ -1638,15 +1646,16 @@ impl Poller {
             // Without what a batch needs: there may be nothing for long, and answers of other CPUs
             // are not to wait for this one.
             loop {
-                now = Instant::now();
-                if self.is_wanted() || !hca.turn.goes_on(now) {
+                let now = Instant::now();
+                let quiet = now - hca.busy >= Delta::from_micros(self.poll_us.into());
+                if quiet || self.is_wanted() || !sync::may_look_on() {
                     return hca.cq.arm();
                 }
-                if hca.turn.is_over(now) {
+                if now - begun > Delta::from_micros(TURN_US) {
                     return true;
                 }
                 if hca.cq.poll(1) > 0 {
-                    hca.turn.handled(now);
+                    hca.busy = now;
                     break;
                 }
             }

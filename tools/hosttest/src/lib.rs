@@ -22,9 +22,6 @@ mod module {
     }
     pub mod proto;
     pub mod server {
-        pub mod block {
-            pub mod vigil;
-        }
         pub mod memory {
             pub mod arbiter;
             pub mod buddy;

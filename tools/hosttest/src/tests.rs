@@ -22,7 +22,6 @@ mod status;
 mod tag;
 mod uapi;
 mod values;
-mod vigil;
 
 use crate::proto::wire::MESSAGE_MAX;
 use crate::proto::*;

@@ -48,8 +48,8 @@ const EVERY: u32 = 16;
 /// What is short at most, in ns, and a tick of the timer.
 const SHORT_NS: u64 = 1_000_000;
 
-/// The last time that the clock was read for a queue. Several CPUs may do so at once, and leave what
-/// is late by as much as one of them was.
+/// The last time that the clock was read for a queue. Several CPUs may do so at once, and leave
+/// what is late by as much as one of them was.
 struct LastTime {
     ns: Atomic<u64>,
     /// In ticks of the timer.
@@ -163,8 +163,8 @@ impl QueueStats {
         }
     }
 
-    /// Counts an I/O of `bytes` that ends now, and which began at `began_ns`. If it did not succeed,
-    /// its bytes do not count. Any context.
+    /// Counts an I/O of `bytes` that ends now, and which began at `began_ns`. If it did not
+    /// succeed, its bytes do not count. Any context.
     #[inline]
     pub(crate) fn ended(&self, op: Op, bytes: u32, succeeded: bool, began_ns: u64) {
         match op {

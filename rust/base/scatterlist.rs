@@ -233,7 +233,7 @@ impl PageChunks {
     pub(crate) const CHUNK: usize = PAGE_SIZE << LARGEST_ORDER;
 
     /// Allocates all of [`PageChunksBuilder`] at once. May sleep.
-    #[cfg_attr(not(CONFIG_FARBLK_KUNIT_TEST), expect(dead_code))]
+    #[cfg_attr(not(CONFIG_FARBLK_KUNIT_TEST), allow(dead_code))]
     pub(crate) fn alloc(len: usize, node: NumaNode) -> Result<Arc<Self>> {
         let mut builder = PageChunksBuilder::new(len, node)?;
         builder.grow(len)?;

@@ -31,8 +31,8 @@ use crate::proto::{
 pub(crate) const PINGS_MAX: u16 = 256;
 /// Maximum pause between two pings, in us: a server ends a connection on which it hears nothing.
 pub(crate) const INTERVAL_MAX_US: u32 = 1_000_000;
-/// How long the pings of one connection take at most, in ms: a server ends a connection that stays
-/// for 10 s without a login.
+/// When the last ping begins, in ms after the attempt to connect: a server ends a connection that
+/// stays for 10 s without a login.
 const PINGS_MAX_MS: Msecs = 8000;
 
 /// Round trips to measure.
@@ -77,24 +77,26 @@ pub(crate) fn discover(
             Ok(pushed.map(|()| reply.total()))
         },
     )??;
-    ping(&mut connection, pings, times)?;
+    ping(&mut connection, pings, deadline, times)?;
     Ok((entries, total))
 }
 
 fn ping(
     connection: &mut ControlConnection,
     pings: Pings,
+    started: Deadline,
     times: &mut KVec<u64>,
 ) -> Result<(), Failure> {
     if pings.count == 0 {
         return Ok(());
     }
-    let start = Deadline::start();
+    let pause_ms = Msecs::try_from(pings.interval_us.div_ceil(1000)).unwrap_or(0);
+    let ends = || started.spent().saturating_add(pause_ms) > PINGS_MAX_MS;
     // The first one finds cold caches on both hosts, and does not count.
     connection.round_trip(Deadline::start())?;
     for number in 1..=pings.count {
         times.push(connection.round_trip(Deadline::start())?, GFP_KERNEL)?;
-        if number == pings.count || signal_pending() || start.spent() > PINGS_MAX_MS {
+        if number == pings.count || signal_pending() || ends() {
             break;
         }
         fsleep(Delta::from_micros(pings.interval_us.into()));

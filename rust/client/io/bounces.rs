@@ -89,7 +89,11 @@ impl Bounces {
 
     /// Takes a buffer of `len` bytes, of which devices get no less than `whole_pages`; `None` if
     /// none is free. Any context.
-    pub(in crate::client) fn take(&self, len: u32, whole_pages: bool) -> Option<KBox<BounceBuffer>> {
+    pub(in crate::client) fn take(
+        &self,
+        len: u32,
+        whole_pages: bool,
+    ) -> Option<KBox<BounceBuffer>> {
         let mut free = self.free.lock();
         let is_small = len <= SMALL_SIZE;
         let small = match is_small {

@@ -9,6 +9,8 @@
 //!
 //! It also keeps the counters of the map, and notes writes and flushes, as a flush must fail after
 //! the server has lost its cache.
+//!
+//! Long: what blk-mq calls and what becomes of its requests is in this file.
 
 #![forbid(unsafe_code)]
 
@@ -60,7 +62,7 @@ use crate::client::{
     events::Events,
     io::{
         persistent,
-        queue::Queue, //
+        queue::IoQueue, //
     },
     params::Policy,
 };
@@ -78,7 +80,7 @@ use crate::stats::{
 };
 
 /// The queues of a path. The index is the hardware queue.
-pub(in crate::client) type Queues = KVec<Queue>;
+pub(in crate::client) type Queues = KVec<IoQueue>;
 
 /// A request whose path was lost, with its hardware queue.
 struct Requeued {
@@ -400,6 +402,13 @@ impl Multipath {
                 queue.commit();
             }
         });
+    }
+
+    /// Rings the doorbells of all queues that are up, for requests of batches that the block layer
+    /// does not end once the disk is quiesced: it keeps the rest of a batch, and commits nothing.
+    /// The caller has quiesced the disk. Any context but hard interrupt.
+    pub(in crate::client) fn ring(&self) {
+        self.each_up(|queues| queues.iter().for_each(IoQueue::commit));
     }
 
     /// Sends a request on one of the paths, or returns it with the error. Atomic context.

@@ -154,7 +154,7 @@ type Unsent = (BlkError, Request);
 
 /// How a queue moves data.
 pub(in crate::client) enum DataPath {
-    /// By RDMA READs and WRITEs of the server's memory, once [`Queue::set_slabs`] was called.
+    /// By RDMA READs and WRITEs of the server's memory, once [`IoQueue::set_slabs`] was called.
     OneSided,
     /// By commands to the server. The number is how many may be in flight at first.
     Commands(Terms, u16),
@@ -229,7 +229,7 @@ impl ReceiveCq {
 }
 
 /// An I/O queue.
-pub(in crate::client) struct Queue {
+pub(in crate::client) struct IoQueue {
     qp: ObjectRef<Qp<Handler>>,
     cq: ReceiveCq,
     /// The server's memory, once it is known, if the queue is one-sided.
@@ -242,7 +242,7 @@ pub(in crate::client) struct Queue {
     progress: [Atomic<u64>; 2],
 }
 
-impl Queue {
+impl IoQueue {
     /// Makes a queue for hardware queue `hw_queue`. The caller calls [`Self::prepare`], and
     /// connects the id. May sleep.
     pub(in crate::client) fn new(
@@ -393,12 +393,17 @@ impl Queue {
             Some(commands) => self.command(commands, request, last),
             None => self.access(request, last),
         };
-        if !last || sent.is_err() {
-            // Only now that the request is chained, for `commit()`. Those before it wait on if the
-            // last one was refused. An increment may be lost when several CPUs send at once; it is
-            // not 0 nevertheless.
-            let held = self.held.load(Relaxed).saturating_add(1);
-            self.held.store(held, Relaxed);
+        match (&sent, last) {
+            // Another CPU that shares the queue may have found nothing to ring for since the store
+            // above: this one has taken that over, also if its own request is refused.
+            (Err(_), true) => self.qp.ring(),
+            (Ok(()), false) => {
+                // Only now that the request is queued, for `commit()`. An increment may be lost
+                // when several CPUs send at once; it is not 0 nevertheless.
+                let held = self.held.load(Relaxed).saturating_add(1);
+                self.held.store(held, Relaxed);
+            }
+            _ => {}
         }
         sent
     }
@@ -434,7 +439,7 @@ impl Queue {
             }
             _ => return Err((BlkError::NotSupported, posted.memory.into_both().0)),
         };
-        posted.map_err(|(error, posted)| self.unsent(error, posted.memory, last))
+        posted.map_err(|(error, posted)| self.unsent(error, posted.memory))
     }
 
     /// Posts a command to the server.
@@ -464,16 +469,13 @@ impl Queue {
         let posted = self.qp.request(tag, carry, posted, prepare, last);
         posted.map_err(|(error, Posted { memory, command })| {
             commands.abandon(tag, command);
-            self.unsent(error, memory, last)
+            self.unsent(error, memory)
         })
     }
 
-    /// Returns a request whose posting has failed. What was posted before it does not wait for it.
+    /// Returns a request whose posting has failed.
     #[cold]
-    fn unsent(&self, error: Error, memory: Bounced<Request>, last: bool) -> Unsent {
-        if last {
-            self.qp.ring();
-        }
+    fn unsent(&self, error: Error, memory: Bounced<Request>) -> Unsent {
         let error = match error {
             EAGAIN | ESHUTDOWN | ENOMEM => BlkError::Resource,
             _ => BlkError::IoError,
@@ -907,6 +909,8 @@ impl Commands {
     fn abandon(&self, tag: u16, message: Option<KBox<DmaBuffer>>) {
         if let (Some(slot), Some(message)) = (self.slots.get(usize::from(tag)), message) {
             let _ = slot.finish();
+            // A hostile server may have sent an answer meanwhile, though it was not asked.
+            drop(slot.data.take());
             drop(slot.message.put(message));
             self.in_flight.fetch_sub(1, Relaxed);
         }
@@ -1149,7 +1153,7 @@ impl Commands {
         Ok(())
     }
 
-    /// Returns true if more receives are needed, once until [`Queue::grow`] is called.
+    /// Returns true if more receives are needed, once until [`IoQueue::grow`] is called.
     #[inline]
     fn should_grow(&self) -> bool {
         self.missing() != 0 && self.growing.load(Relaxed) == 0 && self.growing.xchg(1, Relaxed) == 0

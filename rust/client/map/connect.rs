@@ -64,7 +64,7 @@ use crate::client::{
         queue::{
             DataPath,
             IoLimits,
-            Queue,
+            IoQueue,
             QueueConfig, //
         },
         slabs::Slabs, //
@@ -208,8 +208,8 @@ impl ConnectedPath {
         // All connections fail before the first is waited for, so that the HCA has one time to
         // drain all of them. Nothing is said by the control connection any more.
         self.control.channel().fail();
-        self.queues.iter().for_each(Queue::fail);
-        let drained = self.queues.iter().map(Queue::drain);
+        self.queues.iter().for_each(IoQueue::fail);
+        let drained = self.queues.iter().map(IoQueue::drain);
         match drained.fold(Ok(()), Result::and) {
             Ok(()) => Drained::Clean,
             Err(_) => Drained::Unclean,
@@ -500,7 +500,7 @@ impl Connector {
                 }
                 // All fail before the first is dropped: see [`ConnectedPath::drain`].
                 control.channel().fail();
-                io.iter().for_each(Queue::fail);
+                io.iter().for_each(IoQueue::fail);
                 Err(failure)
             }
         }
@@ -615,11 +615,12 @@ impl Connector {
             numa_node: device.numa_node(),
             max_segment_size: device.limits().dma_max_seg_size,
             // There is at least one queue: the parser does not accept a login without.
-            io: queues.first().map_or(IoLimits::NOTHING, Queue::limits),
+            io: queues.first().map_or(IoLimits::NOTHING, IoQueue::limits),
         })
     }
 
-    /// Connects queue `hw_queue`, and adds it to `queues`, where it stays if it has failed. The inner error is that there is no memory for it on one of the hosts. May sleep.
+    /// Connects queue `hw_queue`, and adds it to `queues`, where it stays if it has failed. The
+    /// inner error is that there is no memory for it on one of the hosts. May sleep.
     fn connect_queue(
         &self,
         (config, epoch): (&QueueConfig<'_>, Epoch),
@@ -628,7 +629,7 @@ impl Connector {
         login: &LoginReply,
         (hw_queue, polled): (u16, bool),
     ) -> Result<Result<(), Failure>, Failure> {
-        let (queue, id) = match Queue::new(config, hw_queue, polled) {
+        let (queue, id) = match IoQueue::new(config, hw_queue, polled) {
             Err(failure) if failure.error == ENOMEM => return Ok(Err(failure)),
             made => made?,
         };

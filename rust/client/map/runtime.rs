@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Runs one map: takes commands, outcomes and events, reports them to [`session::map`], and performs
-//! the actions that follow on the [`Resources`] of the map: its paths, its disk and its timers.
+//! Runs one map: takes commands, outcomes and events, reports them to [`session::map`], and
+//! performs the actions that follow on the [`Resources`] of the map: its paths, its disk and its
+//! timers.
 //!
 //! All of it happens in the work item of the [`Map`](super::Map). Nothing is decided here.
 //!
@@ -40,7 +41,7 @@ use crate::client::{
             DiskLimits, //
         },
         multipath::Multipath,
-        queue::Queue, //
+        queue::IoQueue, //
     },
     map::{
         connect::{
@@ -247,7 +248,7 @@ impl Path {
         let Some(connected) = &self.connected else {
             return false;
         };
-        let completions = connected.queues.iter().map(Queue::completions).sum();
+        let completions = connected.queues.iter().map(IoQueue::completions).sum();
         let heard = self.heard || completions != self.completions;
         self.completions = completions;
         self.heard = false;
@@ -285,7 +286,7 @@ impl Path {
     }
 
     /// Returns true if a hardware queue has a late request, and makes no progress on this path. See
-    /// [`Queue::is_stuck`].
+    /// [`IoQueue::is_stuck`].
     fn is_stuck(&self, hw_queue: u16, now: u64, timeout_ms: u64) -> bool {
         let connected = self.connected.as_ref();
         connected
@@ -293,7 +294,7 @@ impl Path {
             .is_some_and(|queue| queue.is_stuck(now, timeout_ms))
     }
 
-    /// Makes receives for the commands that the server allows in flight. See [`Queue::grow`]. May
+    /// Makes receives for the commands that the server allows in flight. See [`IoQueue::grow`]. May
     /// sleep.
     fn grow(&self, ask_again: bool) {
         if let Some(connected) = &self.connected {
@@ -482,7 +483,10 @@ impl Resources {
         self.multipath.set_mode(mode);
         if let Some(disk) = &self.disk {
             match mode {
-                Mode::Hold | Mode::Replay => disk.quiesce(),
+                Mode::Hold | Mode::Replay => {
+                    disk.quiesce();
+                    self.multipath.ring();
+                }
                 Mode::Flow | Mode::Fail => disk.unquiesce(),
             }
         }
@@ -641,6 +645,7 @@ impl MapRuntime {
         // The mode may have changed since the disk was added, and its requests have begun.
         if matches!(self.machine.mode(), Mode::Hold | Mode::Replay) {
             disk.quiesce();
+            self.multipath().ring();
         }
         self.resources.disk = Some(disk);
         self.step(Event::Appeared);

@@ -5,7 +5,7 @@
 //! The queue gives it a slot and calls [`Command::receive`], in the poller's worker. From there it
 //! goes through [`Command::submit`] and, when the backing device is done, [`Command::answer`]. When
 //! the HCA is done with the answer, [`Command::sent`] gives the slot back. Until then the command
-//! is owned by whoever has to go on with it: a FIFO of the queue, a bio, or the send queue.
+//! has one owner, which has to go on with it: a FIFO of the queue, a bio, or the send queue.
 
 // Long: all that a command goes through.
 

@@ -137,7 +137,7 @@ impl Protected {
     }
 
     /// Takes note of the number of a command with this tag. Returns false if it is no newer than
-    /// the one before. Runs in the poller's worker.
+    /// the one before. The caller has the tag.
     pub(super) fn note(&self, tag: u16, number: Number) -> bool {
         let last = self.numbers.get(usize::from(tag));
         let newer = last.filter(|last| number.get() > last.load(Relaxed));

@@ -55,6 +55,7 @@ use crate::base::{
     workqueue::OwnedQueue, //
 };
 use crate::block::bio::plugged;
+use crate::link::cipher::BadFrame;
 use crate::proto::{
     command,
     frame::{
@@ -185,8 +186,8 @@ pub(super) fn credit_max(depth: u16) -> u16 {
 
 /// The commands that are in nobody's hands.
 ///
-/// Only the poller's worker claims them, and only while the queue is open, so that it takes no lock
-/// to find one: a bit that it has seen set stays so until it clears it.
+/// They are claimed by the poller's worker, and by the handler of a receive, which a task that
+/// closes another queue of the poller may run at the same time.
 struct Slots {
     /// The commands, by the index of their slot.
     commands: KVec<Place<Command>>,
@@ -218,12 +219,14 @@ impl Slots {
     #[inline]
     fn claim(&self) -> Option<usize> {
         for (index, word) in self.free.iter().enumerate() {
-            let bits = word.load(Relaxed);
-            if bits != 0 {
+            let mut bits = word.load(Relaxed);
+            while bits != 0 {
                 // Full: who ends the queue sees this, or the caller sees that it ends.
-                word.fetch_sub(bits & bits.wrapping_neg(), Full);
-                // CAST: Less than 64.
-                return Some(index * 64 + bits.trailing_zeros() as usize);
+                match word.cmpxchg(bits, bits & (bits - 1), Full) {
+                    // CAST: Less than 64.
+                    Ok(_) => return Some(index * 64 + bits.trailing_zeros() as usize),
+                    Err(now) => bits = now,
+                }
             }
         }
         None
@@ -239,8 +242,9 @@ impl Slots {
 
     /// Returns true if all commands are free.
     fn are_free(&self) -> bool {
+        // Acquire: a command that is seen to be free has been counted in `made`.
         // CAST: At most 64 each.
-        let free = |word: &Atomic<u64>| word.load(Relaxed).count_ones() as usize;
+        let free = |word: &Atomic<u64>| word.load(Acquire).count_ones() as usize;
         self.free.iter().map(free).sum::<usize>() == self.made.load(Relaxed)
     }
 }
@@ -661,31 +665,36 @@ impl IoQueue {
     }
 
     /// Marks a tag as used by a command that was received. Returns false if the client may not use
-    /// the tag now, or if the number of its frame is not a newer one. Runs in the poller's worker.
+    /// the tag now, or if the number of its frame is not a newer one.
+    ///
+    /// The poller's worker calls this for a message that has waited, and the handler of a receive,
+    /// which may run at the same time: the tag is taken first, and only who has it looks at the
+    /// number.
     #[inline]
     pub(super) fn begin_tag(&self, tag: u16, number: Option<Number>) -> bool {
-        if let Some((protected, number)) = self.protected.as_ref().zip(number) {
-            if !protected.note(tag, number) {
-                return false;
-            }
+        let Some(used) = self.tags.get(usize::from(tag)) else {
+            return false;
+        };
+        if used.xchg(true, Acquire) {
+            return false;
         }
-        let free = |used: &&Atomic<bool>| !used.load(Relaxed);
-        let used = self.tags.get(usize::from(tag)).filter(free);
-        used.inspect(|used| used.store(true, Relaxed)).is_some()
+        match self.protected.as_ref().zip(number) {
+            Some((protected, number)) => protected.note(tag, number),
+            None => true,
+        }
     }
 
     /// Lets the client use a tag again: its command is about to be answered. Any context.
     #[inline]
     pub(super) fn end_tag(&self, tag: u16) {
         if let Some(used) = self.tags.get(usize::from(tag)) {
-            used.store(false, Relaxed);
+            used.store(false, Release);
         }
         self.stats.leave();
     }
 
     /// Takes a command for a message that has come in, if one is free. That the HCA is done with
-    /// its last answer may be known only now. Messages that wait come first. Runs in the poller's
-    /// worker.
+    /// its last answer may be known only now. Messages that wait come first.
     #[inline]
     fn take(&self) -> Option<KBox<Command>> {
         if self.slotless.load(Relaxed) > 0 {
@@ -697,7 +706,7 @@ impl IoQueue {
         })
     }
 
-    /// Takes a command, if one is known to be free. Runs in the poller's worker.
+    /// Takes a command, if one is known to be free.
     #[inline]
     fn take_free(&self) -> Option<KBox<Command>> {
         let index = self.slots.claim()?;
@@ -973,9 +982,17 @@ impl IoQueue {
         };
         match refused {
             None => self.note_wait(),
-            Some(recv) => {
+            Some(mut recv) => {
+                let Recv {
+                    header, data, len, ..
+                } = &mut *recv;
+                let opened = self.protected.as_ref();
+                let opened = opened.map(|protected| protected.open(header, data, *len));
                 self.put_recv(qp, recv);
-                self.lose_command();
+                match opened {
+                    Some(Err(BadFrame::Forged)) => self.forgery(),
+                    _ => self.lose_command(),
+                }
             }
         }
     }
@@ -1211,8 +1228,8 @@ impl WorkItem<0> for IoQueue {
 impl WorkItem<1> for IoQueue {
     type Pointer = Arc<Self>;
 
-    /// Answers the commands that [`IoQueue::answer_later`] got, some at a time: others want the CPU,
-    /// too.
+    /// Answers the commands that [`IoQueue::answer_later`] got, some at a time: others want the
+    /// CPU, too.
     fn run(this: Arc<Self>) {
         for _ in 0..ANSWERS_AT_ONCE {
             let Some(command) = this.waiters.lock().finished.pop() else {

@@ -171,8 +171,8 @@ exports() {
 	refused EINVAL "$C/$e/evict" "no name" evict
 	refused ENOENT "$C/$e/evict" node-b node-b
 	is "the mode of pr_clear" "$(stat -c %a "$C/$e/pr_clear")" 200
-	for a in 0 2 x ""; do refused EINVAL "$C/$e/pr_clear" "$a" pr_clear; done
-	ends "1 into pr_clear" OK store "$C/$e/pr_clear" 1
+	for a in 0 2 x "" Force forced "1 force"; do refused EINVAL "$C/$e/pr_clear" "$a" pr_clear; done
+	for a in 1 force; do ends "$a into pr_clear" OK store "$C/$e/pr_clear" $a; done
 	leaves_switch $e/enable
 	is clients "$(<"$C/$e/clients")" 0
 

@@ -95,10 +95,10 @@ maps() {
 
 # A disk that somebody uses, or that is read-only, is read and not written; a stale one neither.
 not_written() {
-	local before
+	local number node loop
 	needs jq
 	not_local
-	must serve e 16M
+	must serve e 16M max_clients=2
 	must map m e
 	must mkfs.ext4 -q "$DEV"
 	must mkdir -p /run/mnt
@@ -118,6 +118,35 @@ not_written() {
 	exits 4 "$FARBLK" ping m --write
 	grep -q "sleep($!)" /run/stderr || bad "open: $(cat /run/stderr)"
 	kill $! && wait $! 2>/dev/null
+	# A loop device does not claim it, by whatever name.
+	number=$(show "/sys/class/block/${DEV#/dev/}/dev")
+	at_exit "rm -f /dev/xvdz"
+	must mknod /dev/xvdz b "${number%:*}" "${number#*:}"
+	for node in "$DEV" /dev/xvdz; do
+		modprobe -q loop
+		loop=$(losetup --find --show "$node") || die "no loop device over $node"
+		at_exit "losetup --detach $loop 2>/dev/null"
+		exits 4 "$FARBLK" ping m --write
+		grep -q "used by: ${loop#/dev/}" /run/stderr || bad "a loop device over $node: $(cat /run/stderr)"
+		must losetup --detach "$loop"
+	done
+	# A process that has it open by another name, as in a container, and by one that is gone.
+	sleep 1000 3<>/dev/xvdz &
+	exits 4 "$FARBLK" ping m --write
+	grep -q "sleep($!)" /run/stderr || bad "open by another name: $(cat /run/stderr)"
+	must rm /dev/xvdz
+	exits 4 "$FARBLK" ping m --write
+	grep -q "sleep($!)" /run/stderr || bad "open by a name that is gone: $(cat /run/stderr)"
+	kill $! && wait $! 2>/dev/null
+	exits 0 "$FARBLK" ping m --write -c 5
+	# Another disk with the same data.
+	must map n e
+	exits 4 "$FARBLK" ping m --write
+	grep -q "F0104.*map n has the same export" <(tr -d '\n' </run/stderr) ||
+		bad "two maps: $(cat /run/stderr)"
+	grep -q "hint: farblk unmap n" /run/stderr || bad "two maps: $(cat /run/stderr)"
+	exits 0 "$FARBLK" ping m -c 5
+	must unmap n
 	exits 0 "$FARBLK" ping m --write -c 5
 	must unmap m
 	must map m e access=ro

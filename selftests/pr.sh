@@ -200,7 +200,12 @@ clears() {
 	fio --name=a --filename="$A" --direct=1 --ioengine=libaio --rw=randwrite --bs=4k --iodepth=8 --time_based --runtime=3 --output=/run/fio.out 2>/dev/null &
 	pid=$!
 	sleep 1
-	must remote "store $C/exports/e/pr_clear 1"
+	is "clear of what is reserved" "$(remote "errno_of store $C/exports/e/pr_clear 1")" EBUSY
+	is "why" "$(remote "cat $C/exports/e/last_error")" \
+		"EBUSY pr_clear: the export is reserved; force clears it"
+	is "registrants after that" "$(registrants)" "$HOST 0xa exclusive-access,other 0x14"
+	is "the other host after that" "$(writes "$B")" "$CONFLICT"
+	must remote "store $C/exports/e/pr_clear force"
 	is "registrants" "$(registrants)" ""
 	is "keys" "$(pr "$A" keys) $(pr "$A" reservation)" "3 0 0"
 	is "the other host after that" "$(writes "$B")" OK
@@ -212,8 +217,16 @@ clears() {
 	must unmap b
 	must unmap c
 	# Nobody has to be there.
+	is "clear of what is reserved" "$(remote "errno_of store $C/exports/e/pr_clear 1")" EBUSY
+	must remote "store $C/exports/e/pr_clear force"
+	is "registrants" "$(registrants)" ""
+	# Registrants alone fence nobody.
+	map_other b
+	is "register" "$(pr "$DEV" register 0 20)" OK
 	must remote "store $C/exports/e/pr_clear 1"
 	is "registrants" "$(registrants)" ""
+	is "last_error" "$(remote "cat $C/exports/e/last_error")" ""
+	must unmap b
 }
 
 # An administrator is between the one who preempts and the one who is preempted, whose I/O takes

@@ -494,14 +494,15 @@ impl ExportDir {
     }
 
     fn store_pr_clear(group: &Group<Self>, value: &str) -> Result {
-        let outcome = match parse::boolean(value).map_err(invalid("pr_clear")) {
-            Ok(true) => {
-                group.members.clear_registrants();
-                Ok(())
-            }
-            Ok(false) => Err(fail!(EINVAL, "pr_clear: only 1 can be written")),
-            Err(failure) => Err(failure),
+        let force = match value {
+            "1" => Ok(false),
+            "force" => Ok(true),
+            _ => Err(fail!(EINVAL, "pr_clear: not 1 or force")),
         };
+        let outcome = force.and_then(|force| {
+            let cleared = group.members.clear_registrants(force);
+            cleared.map_err(|busy| fail!(busy, "pr_clear: the export is reserved; force clears it"))
+        });
         group.switch.last_error.record(outcome)
     }
 

@@ -534,9 +534,9 @@ impl Members {
         self.persistent.for_each_registrant(visit);
     }
 
-    /// Removes all persistent registrations, and what is reserved. May sleep.
-    pub(crate) fn clear_registrants(&self) {
-        self.persistent.clear();
+    /// Removes all persistent registrations, as [`Reservations::clear`] does. May sleep.
+    pub(crate) fn clear_registrants(&self, force: bool) -> Result {
+        self.persistent.clear(force)
     }
 }
 

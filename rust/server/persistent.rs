@@ -195,11 +195,16 @@ impl Reservations {
         inner.update(None);
     }
 
-    /// Removes all registrations and what is reserved. May sleep.
-    pub(super) fn clear(&self) {
+    /// Removes all registrations and what is reserved. Without `force`, fails with `EBUSY` while
+    /// something is reserved: the maps that are fenced could write again. May sleep.
+    pub(super) fn clear(&self, force: bool) -> Result {
         let mut inner = self.inner.lock();
+        if !force && inner.machine.reservation().is_some() {
+            return Err(EBUSY);
+        }
         inner.machine.withdraw(|_| true);
         inner.update(None);
+        Ok(())
     }
 
     /// Visits the registrants: the name of the host, the key, and the type of the reservation if

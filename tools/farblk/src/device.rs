@@ -4,13 +4,13 @@
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::fs::OFlags;
+use rustix::fs::{AtFlags, CWD, FileType, OFlags, StatxFlags};
 use serde::Deserialize;
 
 use crate::configfs::Job;
@@ -45,16 +45,19 @@ pub trait System {
     fn settle(&self) -> bool;
 }
 
+/// The number "MAJOR:MINOR" of the block device `path`, `None` if it is something else. Asks no
+/// network file system, which might not answer.
+pub fn block_number(path: &Path) -> io::Result<Option<String>> {
+    let stat = rustix::fs::statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE)?;
+    let is_block = FileType::from_raw_mode(stat.stx_mode.into()) == FileType::BlockDevice;
+    Ok(is_block.then(|| format!("{}:{}", stat.stx_rdev_major, stat.stx_rdev_minor)))
+}
+
 struct Linux;
 
 impl System for Linux {
     fn number(&self, path: &Path) -> io::Result<Option<String>> {
-        let metadata = fs::metadata(path)?;
-        let device = metadata.rdev();
-        let major = ((device >> 8) & 0xfff) | ((device >> 32) & !0xfff);
-        let minor = (device & 0xff) | ((device >> 12) & !0xff & 0xffff_ffff);
-        let is_block = metadata.file_type().is_block_device();
-        Ok(is_block.then(|| format!("{major}:{minor}")))
+        block_number(path)
     }
 
     fn open(&self, path: &Path, write: bool) -> io::Result<File> {
@@ -391,6 +394,18 @@ mod tests {
         let mut buffer = Buffer::new();
         let data = buffer.get(IO_MAX);
         assert_eq!((data.len(), data.as_ptr().align_offset(4096)), (IO_MAX, 0));
+    }
+
+    #[test]
+    fn the_number_is_that_of_sysfs() {
+        // A container may have no nodes of disks.
+        for entry in fs::read_dir("/sys/class/block").into_iter().flatten() {
+            let entry = entry.expect("a device");
+            let number = fs::read_to_string(entry.path().join("dev")).expect("its number");
+            if let Ok(have) = block_number(&Path::new("/dev").join(entry.file_name())) {
+                assert_eq!(have.as_deref(), Some(number.trim_end()));
+            }
+        }
     }
 
     #[test]

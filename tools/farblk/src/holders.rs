@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Who uses a disk: mounts, swap, devices on top of it, processes.
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use crate::device::block_number;
 use crate::quote;
 
 /// A user of a disk.
@@ -92,41 +95,67 @@ pub fn find(root: &Path, name: &str) -> Vec<Holder> {
             holders.push(Holder::Device { name });
         }
     }
+    for name in loops(root, &parts) {
+        holders.push(Holder::Device { name });
+    }
     holders
 }
 
+/// The loop devices over the node of one of `parts`. They do not claim it, so the kernel does not
+/// have them among its holders.
+fn loops(root: &Path, parts: &[Part]) -> Vec<String> {
+    let class = root.join("sys/class/block");
+    let is_over_one = |name: &String| {
+        let text = fs::read(class.join(name).join("loop/backing_file")).unwrap_or_default();
+        let file = Path::new(OsStr::from_bytes(text.strip_suffix(b"\n").unwrap_or(&text)));
+        // The path of another file may lead to a server that does not answer.
+        let Ok(below_dev) = file.strip_prefix("/dev") else {
+            return false;
+        };
+        parts.iter().any(|part| file == Path::new(&part.node()))
+            || is_block_device_of(parts, &root.join("dev").join(below_dev))
+    };
+    let loops = names(&class)
+        .into_iter()
+        .filter(|name| name.starts_with("loop"));
+    loops.filter(is_over_one).collect()
+}
+
+/// Returns true if `path` is a node of one of `parts`, whatever its name.
+fn is_block_device_of(parts: &[Part], path: &Path) -> bool {
+    let number = block_number(path).ok().flatten();
+    number.is_some_and(|number| parts.iter().any(|part| part.number == number))
+}
+
 /// The processes that have the disk `name` open or work in one of `holders`' mounts, as
-/// "fio(4121)".
+/// "fio(4121)"; without this one.
 pub fn processes(root: &Path, name: &str, holders: &[Holder]) -> Vec<String> {
-    let nodes: Vec<String> = disk_and_partitions(root, name)
-        .iter()
-        .map(Part::node)
-        .collect();
+    let parts = disk_and_partitions(root, name);
     let uses = |path: &Path| {
-        nodes.iter().any(|node| path == Path::new(node))
+        parts.iter().any(|part| path == Path::new(&part.node()))
             || holders
                 .iter()
                 .any(|holder| matches!(holder, Holder::Mount { path: mount, .. } if path.starts_with(mount)))
     };
+    // In a PID namespace, /proc may have other numbers than the system calls.
+    let own = fs::read_link(root.join("proc/self")).unwrap_or_default();
     let mut pids: Vec<u32> = names(&root.join("proc"))
         .iter()
+        .filter(|name| Path::new(name) != own)
         .filter_map(|name| name.parse().ok())
         .collect();
     pids.sort_unstable();
     let mut processes = Vec::new();
     for pid in pids {
         let process = root.join(format!("proc/{pid}"));
-        let mut links = vec![
-            process.join("cwd"),
-            process.join("root"),
-            process.join("exe"),
-        ];
-        links.extend(
-            names(&process.join("fd"))
-                .iter()
-                .map(|fd| process.join("fd").join(fd)),
-        );
-        if links.iter().flat_map(fs::read_link).any(|path| uses(&path)) {
+        let places = ["cwd", "root", "exe"].map(|name| process.join(name));
+        let fds: Vec<_> = names(&process.join("fd"))
+            .iter()
+            .map(|fd| process.join("fd").join(fd))
+            .collect();
+        let mut paths = places.iter().chain(&fds).flat_map(fs::read_link);
+        // In a container the disk may have another name, but it has the same number.
+        if paths.any(|path| uses(&path)) || fds.iter().any(|fd| is_block_device_of(&parts, fd)) {
             let comm = fs::read_to_string(process.join("comm")).unwrap_or_default();
             processes.push(format!("{}({pid})", comm.trim_end()));
         }
@@ -223,6 +252,8 @@ fn names(directory: &Path) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::symlink;
+
     use super::*;
 
     #[test]
@@ -234,6 +265,30 @@ mod tests {
         assert_eq!(mount.to_string(), "/mnt/a b (xfs)");
         assert!(parse_mount("").is_none());
         assert!(parse_mount("1 2 - x").is_none());
+    }
+
+    #[test]
+    fn a_disk_is_known_by_its_number() {
+        // A container may have no node of a block device.
+        let mut nodes = names(Path::new("/sys/class/block"))
+            .into_iter()
+            .map(|name| Path::new("/dev").join(name));
+        let number = |node: &PathBuf| block_number(node).ok().flatten();
+        let Some((node, number)) = nodes.find_map(|node| Some((node.clone(), number(&node)?)))
+        else {
+            return;
+        };
+        let root = std::env::temp_dir().join(format!("farblk-holders-{}", std::process::id()));
+        let (sysfs, fds) = (root.join("sys/class/block/x"), root.join("proc/41/fd"));
+        for directory in [&sysfs, &fds] {
+            fs::create_dir_all(directory).expect("a directory");
+        }
+        fs::write(sysfs.join("dev"), format!("{number}\n")).expect("a file");
+        symlink("/dev/null", fds.join("0")).expect("a link");
+        assert!(processes(&root, "x", &[]).is_empty());
+        symlink(node, fds.join("3")).expect("a link");
+        assert_eq!(processes(&root, "x", &[]), ["(41)"]);
+        let _ = fs::remove_dir_all(&root);
     }
 
     #[test]

@@ -593,18 +593,26 @@ fn unreserve(context: &Context, name: &str, force: bool) -> Result<(), Error> {
     if !configfs.exists(&object) {
         return Err(context.not_found(&job.what, "export", name));
     }
+    configfs.require_attr(&object, "pr_registrants", &job)?;
+    let reserved = |why: String| {
+        job.error(Code::Busy, why).hint(fill_in(
+            "farblk export unreserve {name} --force  # hosts that were fenced may write again",
+            &[("name", name)],
+        ))
+    };
     let before = read(context, name);
     let held = |one: &Registrant| Some((one.host.clone(), one.reservation.clone()?));
     if let Some((host, kind)) = before.registrants.iter().find_map(held).filter(|_| !force) {
-        let why = format!("{host} has reserved it: {kind}");
-        return Err(job.error(Code::Busy, why).hint(fill_in(
-            "farblk export unreserve {name} --force  # hosts that were fenced may write again",
-            &[("name", name)],
-        )));
+        return Err(reserved(format!("{host} has reserved it: {kind}")));
     }
     let changed = !before.registrants.is_empty();
     if changed {
-        configfs.set(&object, "pr_clear", "1", &job)?;
+        let value = if force { "force" } else { "1" };
+        let result = configfs.set(&object, "pr_clear", value, &job);
+        result.map_err(|error| match error.code {
+            Code::Busy => reserved("a map has reserved it meanwhile".into()),
+            _ => error,
+        })?;
     }
     if configfs.is_dry_run() {
         return Ok(());

@@ -628,7 +628,7 @@ fn export_unreserve() {
     assert!(host.kernel.take_log().is_empty());
     let script = host.ok("--dry-run export unreserve x --force");
     assert!(
-        script.starts_with("echo 1 > ") && script.ends_with("/exports/x/pr_clear"),
+        script.starts_with("echo force > ") && script.ends_with("/exports/x/pr_clear"),
         "{script}"
     );
     let json = host.ok("-j export unreserve x --force");
@@ -637,7 +637,20 @@ fn export_unreserve() {
             && json.ends_with(r#""registrants":[]}}"#),
         "{json}"
     );
+    assert_eq!(host.kernel.take_log(), ["exports/x/pr_clear = force"]);
+    // It is reserved after the tool has looked.
+    keys("b 0x1f\n");
+    let why = "EBUSY pr_clear: the export is reserved; force clears it";
+    host.kernel.refuse("x/pr_clear", "1", 16, why, 1);
+    let error = host.run("export unreserve x").expect_err("it is reserved");
+    assert_eq!((error.code.entry().name, error.exit()), ("F0104", 4));
+    assert_eq!(error.why, "a map has reserved it meanwhile");
+    assert!(hint(&error).starts_with("farblk export unreserve x --force  # "));
     assert_eq!(host.fails("export unreserve y").1, 3);
+    // A module without persistent reservations.
+    host.kernel.forget("pr_registrants");
+    host.ok("export create z --ram 1M --allow b");
+    assert_eq!(host.fails("export unreserve z").0, "F0402");
 }
 
 #[test]

@@ -378,9 +378,18 @@ impl Files for Fake {
             ("evict", _) => {
                 attributes.insert(name, value.into());
             }
-            ("pr_clear", _) => {
+            ("pr_clear", "1" | "force") => {
+                let lines = attributes.get("pr_registrants");
+                let mut lines = lines.map_or("", String::as_str).lines();
+                // The third word of a line is the reservation.
+                if value == "1" && lines.any(|line| line.split(' ').nth(2).is_some()) {
+                    let words = "EBUSY pr_clear: the export is reserved; force clears it";
+                    attributes.insert("last_error".into(), words.into());
+                    return Err(Fault::Store(error(EBUSY)));
+                }
                 attributes.insert("pr_registrants".into(), String::new());
             }
+            ("pr_clear", _) => return Err(Fault::Store(error(EINVAL))),
             ("key" | "key_next", _) => {
                 let id = match value {
                     "" => String::new(),

@@ -34,6 +34,8 @@ struct State {
     busy: bool,
     /// Somebody has the disks for himself.
     held: bool,
+    /// What happens when a disk is opened to be written.
+    opened: Option<Rc<dyn Fn()>>,
 }
 
 /// The model; clones are the same model. Its /sys is below `root`.
@@ -97,6 +99,11 @@ impl Fake {
     /// Nobody can open a disk of this host exclusively.
     pub fn with_held_disks(&self) {
         self.state.borrow_mut().held = true;
+    }
+
+    /// Each time somebody has opened a disk of this host to write to it, `happens` is called.
+    pub fn when_opened(&self, happens: impl Fn() + 'static) {
+        self.state.borrow_mut().opened = Some(Rc::new(happens));
     }
 
     /// The changes losetup was asked for, and the waits for udev, since the last call.
@@ -207,10 +214,15 @@ impl System for Fake {
     }
 
     fn open(&self, path: &Path, write: bool) -> io::Result<File> {
-        match write && self.state.borrow().held {
-            true => Err(io::ErrorKind::ResourceBusy.into()),
-            false => File::options().read(true).write(write).open(path),
+        if write && self.state.borrow().held {
+            return Err(io::ErrorKind::ResourceBusy.into());
         }
+        let file = File::options().read(true).write(write).open(path)?;
+        let opened = self.state.borrow().opened.clone();
+        if let Some(happens) = opened.filter(|_| write) {
+            happens();
+        }
+        Ok(file)
     }
 
     fn losetup(&self, arguments: &[&OsStr]) -> io::Result<Output> {

@@ -41,6 +41,11 @@ pub fn run(context: &Context, arguments: &Ping, name: &str) -> Result<(), Error>
         io::ErrorKind::ResourceBusy => in_use(context, name, &disk),
         _ => job.error(Code::Io, format!("/dev/{disk}: {}", words(&e))),
     })?;
+    if arguments.write {
+        // A process that has opened the disk since the last look may write to it: O_EXCL keeps only
+        // those out that claim it.
+        require_unused(context, name, &disk, &job)?;
+    }
     let mut buffer = Buffer::new();
     let data = buffer.get(usize::try_from(size).unwrap_or(0));
     let mut measured = Measured::default();
@@ -107,20 +112,42 @@ fn io_size(context: &Context, arguments: &Ping, disk: &str, job: &Job) -> Result
     Err(job.error(Code::Usage, why).hint("farblk ping --help"))
 }
 
-/// Fails if the disk is read-only, or somebody uses it, who might write between a read and the
-/// write of the same data. The kernel lets nobody mount it later, while it is open exclusively.
+/// Fails if the disk is read-only, or in use.
 fn require_writable(context: &Context, name: &str, disk: &str, job: &Job) -> Result<(), Error> {
     if context.devices.is_read_only(disk) {
         let why = format!("/dev/{disk} is read-only");
         let hint = fill_in("farblk ping {map}  # without --write", &[("map", name)]);
         return Err(job.error(Code::WriteProtected, why).hint(hint));
     }
+    require_unused(context, name, disk, job)
+}
+
+/// Fails if anybody on this host uses the disk: what they write between a read and the write of the
+/// same block would be lost. The kernel lets nobody mount the disk while it is open exclusively.
+fn require_unused(context: &Context, name: &str, disk: &str, job: &Job) -> Result<(), Error> {
+    require_only_map(context, name, job)?;
     // udev reads a disk that is new or was written.
     map::wait_for_udev(context);
     let holders = holders::find(&context.root, disk);
     match holders.is_empty() && holders::processes(&context.root, disk, &holders).is_empty() {
         true => Ok(()),
         false => Err(in_use(context, name, disk)),
+    }
+}
+
+/// Fails if this host has another map of the same export: its disk is another one, with users of
+/// its own.
+fn require_only_map(context: &Context, name: &str, job: &Job) -> Result<(), Error> {
+    let configfs = &context.configfs;
+    let uuid_of = |map: &str| configfs.attr(&configfs.path(&["maps", map]), "uuid");
+    let uuid = uuid_of(name);
+    let maps = configfs.names(&configfs.path(&["maps"]));
+    let is_same = |map: &&String| *map != name && uuid.is_some() && uuid_of(map) == uuid;
+    match maps.iter().find(is_same) {
+        None => Ok(()),
+        Some(map) => Err(job
+            .error(Code::Busy, format!("map {map} has the same export"))
+            .hint(fill_in("farblk unmap {map}", &[("map", map)]))),
     }
 }
 

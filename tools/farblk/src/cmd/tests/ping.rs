@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 //! `farblk ping` against the model of the kernel.
 
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
 use super::{Host, fs, hint};
 
 fn value(host: &Host, line: &str) -> serde_json::Value {
@@ -150,8 +153,8 @@ fn what_was_read_is_written_back() {
         (&16.into(), &16.into())
     );
     assert_eq!(fs::read(&node).expect("a disk"), before);
-    // udev looks at what was written.
-    assert_eq!(host.system.take_log().len(), 2);
+    // udev is waited for before each look at who uses the disk, and looks at what was written.
+    assert_eq!(host.system.take_log().len(), 3);
     let text = host.ok("ping vol1 -c 2 -i 0 --write --size 64K");
     assert!(text.contains("\n2 writes of 64.0 KiB  min "), "{text}");
 }
@@ -171,10 +174,7 @@ fn a_disk_that_is_used_is_not_written() {
     assert_eq!((error.code.entry().name, error.exit()), ("F0107", 4));
     assert_eq!(error.to_string(), "vol1 is in use and was not written to");
     // Of a process that has it open, and did not say that nobody else may.
-    let process = host.root.join("proc/41");
-    fs::create_dir_all(process.join("fd")).expect("a directory");
-    fs::write(process.join("comm"), "qemu\n").expect("a file");
-    std::os::unix::fs::symlink("/dev/farblk0", process.join("fd/3")).expect("a link");
+    has_open(&host.root, 41);
     let error = host.run("ping vol1 --write").expect_err("open");
     assert_eq!(error.details, ["open: 1 process: qemu(41)"]);
     // Of a mount.
@@ -192,6 +192,66 @@ fn a_disk_that_is_used_is_not_written() {
     let steps = "umount /mnt\nfarblk ping vol1  # or measure reads only";
     assert_eq!(hint(&error), steps);
     host.ok("ping vol1 -c 1");
+}
+
+/// A process qemu below `root` has farblk0 open.
+fn has_open(root: &Path, pid: u32) {
+    let process = root.join(format!("proc/{pid}"));
+    fs::create_dir_all(process.join("fd")).expect("a directory");
+    fs::write(process.join("comm"), "qemu\n").expect("a file");
+    symlink("/dev/farblk0", process.join("fd/3")).expect("a link");
+}
+
+#[test]
+fn a_disk_that_is_opened_meanwhile_is_not_written() {
+    let host = mapped("ping-meanwhile", b"x");
+    // Itself has it open, too.
+    has_open(&host.root, 40);
+    symlink("40", host.root.join("proc/self")).expect("a link");
+    host.ok("ping vol1 --write -c 1");
+    let root = host.root.clone();
+    host.system.when_opened(move || has_open(&root, 41));
+    let error = host.run("ping vol1 --write").expect_err("open");
+    assert_eq!((error.code.entry().name, error.exit()), ("F0107", 4));
+    assert_eq!(error.details, ["open: 1 process: qemu(41)"]);
+    assert_eq!(host.out.take(), "");
+}
+
+#[test]
+fn a_disk_below_a_loop_device_is_not_written() {
+    let host = mapped("ping-loop", b"x");
+    host.system.attr("farblk0/farblk0p1", "dev", "259:1");
+    host.system.attr("farblk0/farblk0p1", "partition", "1");
+    let over = |file| host.system.attr("loop7", "loop/backing_file", file);
+    for file in ["/dev/farblk0", "/dev/farblk0p1"] {
+        over(file);
+        let error = host.run("ping vol1 --write").expect_err(file);
+        assert_eq!((error.code.entry().name, error.exit()), ("F0107", 4));
+        assert_eq!(error.details, ["used by: loop7"], "{file}");
+        assert!(hint(&error).starts_with("lsblk /dev/loop7  # "));
+    }
+    let list = value(&host, "-j list");
+    assert_eq!(list["maps"][0]["holders"][0]["name"], "loop7");
+    for file in ["/srv/dev/farblk0", "/dev/farblk0p2", "/dev/file", ""] {
+        over(file);
+        host.ok("ping vol1 --write -c 1");
+    }
+}
+
+#[test]
+fn a_disk_with_another_map_is_not_written() {
+    let host = mapped("ping-twice", b"x");
+    host.ok("map 10.9.0.1/vol1 --name vol2");
+    for line in ["ping vol1 --write", "--dry-run ping vol1 --write"] {
+        let error = host.run(line).expect_err("there are two");
+        assert_eq!((error.code.entry().name, error.exit()), ("F0104", 4));
+        assert_eq!(error.why, "map vol2 has the same export");
+        assert_eq!(hint(&error), "farblk unmap vol2");
+    }
+    host.ok("ping vol1 -c 1");
+    // One that is not connected has no export.
+    host.kernel.put("maps/vol2", "uuid", "");
+    host.ok("ping vol1 --write -c 1");
 }
 
 #[test]

@@ -195,6 +195,21 @@ loop_numbers() {
 	is "the file of the export" "$(remote "losetup --noheadings --output BACK-FILE \$(cat $C/exports/vol/device_path)")" $BACKING_FILE
 }
 
+# Clients go on to use the file that was there, and nothing says so but the kernel.
+lost_file() {
+	local got
+	remote "grep -qw block $C/features" || skip "the module has no block exports"
+	fresh
+	there export create vol --file $BACKING_FILE --size 16M --allow-any-host
+	there config save
+	must remote "mv $BACKING_FILE $BACKING_FILE.old && rm $BACKING_FILE.old && truncate -s 16M $BACKING_FILE"
+	got=$(remote "$FARBLK config save --prune 2>&1") && fail "it was saved: $got"
+	grep -q "was removed or replaced" <<<"$got" || fail "the reason: $got"
+	remote "grep -r deleted /etc/farblk" && fail "there is a name that is none"
+	remote "$FARBLK doctor" | grep -q "export vol: its file $BACKING_FILE was removed" || fail "doctor says nothing"
+	there export rm vol
+}
+
 scenario server_restored "a server restores its exports, and the map of one goes on"
 scenario planned_restart "after an orderly stop a server remembers the map of an export"
 scenario client_restored "a client restores its map, with its identity; --persist and --forget"
@@ -202,4 +217,5 @@ scenario partial "a restore goes on after an error, and harms nothing that runs"
 scenario killed_save "a save that was killed leaves a file that can be read"
 scenario two_at_once "two commands at once make one export"
 scenario loop_numbers "a file is restored, whatever loop device has its number"
+scenario lost_file "a file that was replaced is not saved, and doctor says so"
 run_scenarios

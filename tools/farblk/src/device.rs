@@ -241,6 +241,15 @@ impl Devices {
         self.attr(name, "queue/logical_block_size")?.parse().ok()
     }
 
+    /// The path that the file behind the loop device `device` ("/dev/loop0") had before it was
+    /// removed or replaced; `None` if it has it still.
+    pub fn lost_file(&self, device: &str) -> Option<String> {
+        let file = self.file(device)?;
+        // This is how the kernel shows it, but a file may be called that.
+        let was = file.strip_suffix(" (deleted)")?;
+        (!Path::new(&file).exists()).then(|| was.to_owned())
+    }
+
     /// The file behind the loop device `device` ("/dev/loop0").
     pub fn file(&self, device: &str) -> Option<String> {
         let name = device.strip_prefix("/dev/")?;

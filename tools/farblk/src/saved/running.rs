@@ -197,6 +197,11 @@ pub fn lasting(context: &Context, device: &str) -> Result<(&'static str, String)
     let Some(device) = loop_name(context, device) else {
         return Ok(("device", lasting_name(context, device)));
     };
+    if let Some(was) = context.devices.lost_file(&device) {
+        return Err(format!(
+            "the file of {device} was removed or replaced; it was {was}"
+        ));
+    }
     let file = context.devices.file(&device);
     let Some(file) = file else {
         return Err(format!("{device} has no file"));

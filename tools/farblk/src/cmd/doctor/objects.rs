@@ -5,6 +5,7 @@ use super::Check;
 use crate::cmd::Context;
 use crate::cmd::list::Map;
 use crate::error::fill_in;
+use crate::saved::running::loop_name;
 
 /// What `farblk explain port` tells.
 pub const EXPLAIN_PORT: &str = "\
@@ -13,7 +14,9 @@ listens again by itself once that is back.";
 /// What `farblk explain export` tells.
 pub const EXPLAIN_EXPORT: &str = "\
 An export of this host is not online. One in the state error lost its block device; `farblk export \
-create` with its settings offers it again when the device is back.";
+create` with its settings offers it again when the device is back. Or the file behind an export was \
+removed or replaced: clients go on to use the file that has no name any more, and all that they \
+have written is lost when its loop device goes. Copy that while no client writes.";
 /// What `farblk explain map` tells.
 pub const EXPLAIN_MAP: &str = "\
 A mapped disk has no path to its server, or I/O on it fails. The text is the last error of the map; \
@@ -32,7 +35,9 @@ pub fn check(context: &Context) -> Vec<Check> {
         for name in names {
             let object = configfs.path(&[folder, &name]);
             let state = configfs.attr(&object, "state").unwrap_or_default();
-            if state == well {
+            if let Some(check) = lost_file(context, kind, &name) {
+                checks.push(check);
+            } else if state == well {
                 count += 1;
             } else if state != "disabled" {
                 let why = match configfs.last_error(&object) {
@@ -62,6 +67,20 @@ pub fn check(context: &Context) -> Vec<Check> {
     }
     checks.extend(maps(context));
     checks
+}
+
+/// Says if clients of an export write to a file that has no name any more.
+fn lost_file(context: &Context, kind: &'static str, name: &str) -> Option<Check> {
+    let configfs = &context.configfs;
+    let device = configfs.attr(&configfs.path(&["exports", name]), "device_path");
+    let device = loop_name(context, &device.filter(|_| kind == "export")?)?;
+    let was = context.devices.lost_file(&device)?;
+    let text = format!("export {name}: its file {was} was removed or replaced; clients write on");
+    let cure = fill_in(
+        "cp --sparse=always {device} {copy}  # while no client writes; what is not copied is lost",
+        &[("device", &device), ("copy", &format!("{was}.saved"))],
+    );
+    Some(Check::fail(kind, text).cure(cure))
 }
 
 fn maps(context: &Context) -> Vec<Check> {

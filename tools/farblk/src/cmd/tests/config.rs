@@ -703,6 +703,23 @@ fn a_file_is_restored_with_its_own_loop_device() {
         Some("/dev/loop1")
     );
     assert_eq!(host.ends("config diff", 1).lines().count(), 1);
+    // The kernel tells that the file was removed. No such name is saved.
+    let shown = |text: &str| host.system.attr("loop1", "loop/backing_file", text);
+    shown(&format!("{} (deleted)", file.display()));
+    let (code, _, text) = host.fails("config save");
+    assert_eq!(code, "F0103", "{text}");
+    host.err.take();
+    host.ends("config save --prune", 8);
+    let text = host.err.take();
+    assert!(
+        text.contains("/dev/loop1 was removed or replaced"),
+        "{text}"
+    );
+    assert!(!host.file("server.toml").contains("(deleted)"));
+    let text = host.ends("doctor", 11);
+    assert!(text.contains("export e: its file"), "{text}");
+    shown(&file.display().to_string());
+    host.ends("config save", 0);
     // A file that was replaced is another disk: it is not what the loop device has.
     fs::rename(&file, host.root.join("moved.img")).expect("to move it");
     fs::write(&file, [0; 4096]).expect("a file");

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
+// Long: all of a completion queue, whose fields are its own.
 
 //! Completion queues.
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
+use crate::base::sync::Completion;
 use crate::bindings;
 use crate::rdma::{
     device::Device,
@@ -15,19 +17,26 @@ use crate::rdma::{
     }, //
 };
 use core::{
+    cell::UnsafeCell,
     ffi::c_void,
+    marker::PhantomData,
+    ops::Deref,
     ptr::NonNull, //
 };
 use kernel::{
-    error::to_result,
+    error::{
+        from_err_ptr,
+        to_result, //
+    },
+    pr_warn_once,
     prelude::*,
     sync::{
         atomic::{
             Atomic,
             Full,
             Relaxed, //
-        },
-        Arc, //
+        }, //
+        Arc,
     },
     time::{
         Instant,
@@ -35,29 +44,6 @@ use kernel::{
     },
     types::Opaque, //
 };
-
-mod c_object;
-mod completions;
-mod context;
-mod interrupt;
-mod marker;
-mod reservation;
-
-use completions::Completions;
-pub(crate) use context::{
-    Cq,
-    Direct,
-    Manual,
-    Softirq,
-    Workqueue, //
-};
-use interrupt::{
-    comp_handler,
-    irq_work_fn,
-    work_fn, //
-};
-pub(super) use marker::Marker;
-pub(super) use reservation::Reservation;
 
 /// Receives the interrupts of a completion queue that is [`Manual`].
 ///
@@ -567,5 +553,516 @@ unsafe impl DeviceObject for AnyCq {
             bindings::cancel_work_sync(self.work.get());
         }
         Ok(())
+    }
+}
+
+mod sealed {
+    /// No other type is a context.
+    pub(crate) trait Sealed {}
+}
+
+use sealed::Sealed;
+
+/// The context of a [`Cq`].
+///
+/// See [`Cq`] for an example.
+pub(crate) trait Context: Sealed {}
+
+/// A context in which callers of [`Cq::poll`] and [`Cq::reap`] handle completions.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::rdma::cq::{Cq, Direct, Manual};
+/// # fn example(direct: &Cq<Direct>, manual: &Cq<Manual>) {
+/// // With a queue of another context this would not compile.
+/// let handled = direct.poll(16) + manual.poll(16);
+/// # }
+/// ```
+pub(crate) trait PolledContext: Context {}
+
+/// Handlers are called in softirq, on the CPU that took the interrupt. They must not sleep.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::rdma::{cq::{Cq, Softirq}, device::Device, qp::QpCaps};
+/// # use kernel::{prelude::*, sync::Arc};
+/// # fn example(device: &Arc<Device>, caps: &QpCaps, number: u32) -> Result {
+/// // Connections with other numbers have other interrupts, and so other CPUs.
+/// let cq = Cq::<Softirq>::alloc(device, caps.send_cqes() + caps.recv_cqes(), number)?;
+/// # Ok(())
+/// # }
+/// ```
+pub(crate) struct Softirq;
+
+/// Handlers are called by the RDMA core's workqueue `ib-comp-wq`. They may sleep, but delay the
+/// handlers of all other queues there.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::rdma::{cq::{Cq, Workqueue}, device::Device, qp::QpCaps};
+/// # use kernel::{prelude::*, sync::Arc};
+/// # fn example(device: &Arc<Device>, caps: &QpCaps) -> Result {
+/// // For a connection of control messages, whose handler takes a mutex.
+/// let cq = Cq::<Workqueue>::alloc(device, caps.send_cqes() + caps.recv_cqes(), 0)?;
+/// # Ok(())
+/// # }
+/// ```
+pub(crate) struct Workqueue;
+
+/// Handlers are called by the caller of [`Cq::poll`] or [`Cq::reap`]; there are no interrupts. They
+/// must not sleep.
+///
+/// A queue pair whose sends complete here and whose receives do so elsewhere reaps when it handles
+/// a receive. See also [`Qp::answered`](crate::rdma::qp::Qp::answered).
+///
+/// # Examples
+///
+/// ```
+/// # use crate::rdma::{cq::{Cq, Direct}, device::Device, qp::QpCaps};
+/// # use kernel::{prelude::*, sync::Arc};
+/// fn alloc(device: &Arc<Device>, caps: &QpCaps) -> Result<Cq<Direct>> {
+///     Cq::<Direct>::alloc(device, caps.send_cqes() + caps.recv_cqes(), 0)
+/// }
+///
+/// /// Called over and over by a task that spins until its I/O is done.
+/// fn poll(cq: &Cq<Direct>) -> u32 {
+///     cq.reap()
+/// }
+/// ```
+pub(crate) struct Direct;
+
+/// Handlers are called by the caller of [`Cq::poll`] or [`Cq::reap`]. If callers may sleep,
+/// handlers may sleep, too. [`Cq::arm`] requests one interrupt, which calls [`CqNotify::notify`].
+///
+/// # Examples
+///
+/// ```
+/// # use crate::rdma::{cq::{Cq, CqNotify, Manual}, device::Device, qp::QpCaps};
+/// # use kernel::{prelude::*, sync::Arc};
+/// # fn example(device: &Arc<Device>, caps: &QpCaps, notify: Arc<dyn CqNotify>) -> Result {
+/// let cq = Cq::<Manual>::alloc(device, caps.send_cqes() + caps.recv_cqes(), 0, notify)?;
+/// cq.reap();
+/// // One interrupt at the next completion. If one came in since `reap()`, there may be none.
+/// if cq.arm() {
+///     cq.reap();
+/// }
+/// # Ok(())
+/// # }
+/// ```
+pub(crate) struct Manual;
+
+impl Sealed for Softirq {}
+impl Sealed for Workqueue {}
+impl Sealed for Direct {}
+impl Sealed for Manual {}
+impl Context for Softirq {}
+impl Context for Workqueue {}
+impl Context for Direct {}
+impl Context for Manual {}
+impl PolledContext for Direct {}
+impl PolledContext for Manual {}
+
+/// A reference to a completion queue whose handlers are called in context `C`.
+///
+/// It handles one completion at a time.
+///
+/// # Examples
+///
+/// ```
+/// # use crate::rdma::{
+/// #     cm::CmId,
+/// #     cq::{Cq, Softirq},
+/// #     pd::Pd,
+/// #     qp::{Qp, QpCaps, QpHandler},
+/// # };
+/// # use kernel::{prelude::*, sync::Arc};
+/// # fn example<H: QpHandler<Ulp = ()>>(
+/// #     (first, second): (&Arc<CmId>, &Arc<CmId>),
+/// #     pd: &Arc<Pd>,
+/// #     caps: QpCaps,
+/// #     handlers: (H, H),
+/// # ) -> Result {
+/// // A queue for two queue pairs: it has an entry for all that may complete there.
+/// let entries = 2 * (caps.send_cqes() + caps.recv_cqes());
+/// let cq = Cq::<Softirq>::alloc(pd.device(), entries, 0)?;
+/// // Each keeps it, as an `AnyCq`, which does not say who may poll.
+/// let first = Qp::create(first, pd, &cq, &cq, caps, handlers.0)?;
+/// let second = Qp::create(second, pd, &cq, &cq, caps, handlers.1)?;
+/// # Ok(())
+/// # }
+/// ```
+pub(crate) struct Cq<C: Context> {
+    queue: ObjectRef<AnyCq>,
+    _context: PhantomData<C>,
+}
+
+impl<C: Context> Clone for Cq<C> {
+    fn clone(&self) -> Self {
+        Self::new(self.queue.clone())
+    }
+}
+
+impl<C: Context> Deref for Cq<C> {
+    type Target = ObjectRef<AnyCq>;
+
+    #[inline]
+    fn deref(&self) -> &ObjectRef<AnyCq> {
+        &self.queue
+    }
+}
+
+impl<C: Context> From<Cq<C>> for ObjectRef<AnyCq> {
+    fn from(cq: Cq<C>) -> Self {
+        cq.queue
+    }
+}
+
+impl<C: Context> Cq<C> {
+    fn new(queue: ObjectRef<AnyCq>) -> Self {
+        Self {
+            queue,
+            _context: PhantomData,
+        }
+    }
+}
+
+impl Cq<Softirq> {
+    /// Allocates a completion queue of `entries` entries whose interrupt is completion vector
+    /// `vector`, modulo their number.
+    ///
+    /// The entries must suffice for all work requests of all its queue pairs: the sum of their
+    /// [`send_cqes`](crate::rdma::qp::QpCaps::send_cqes) and
+    /// [`recv_cqes`](crate::rdma::qp::QpCaps::recv_cqes), and the receives of shared receive
+    /// queues. Fails with `EINVAL` if `entries` is 0 or more than the device can have, and with
+    /// what the device says.
+    ///
+    /// # Context
+    ///
+    /// May sleep. Dropping the last reference may sleep, too, and must not happen in a completion.
+    pub(crate) fn alloc(device: &Arc<Device>, entries: u32, vector: u32) -> Result<Self> {
+        AnyCq::alloc(device, entries, vector, PollContext::Softirq).map(Self::new)
+    }
+}
+
+impl Cq<Workqueue> {
+    /// As for [`Softirq`].
+    pub(crate) fn alloc(device: &Arc<Device>, entries: u32, vector: u32) -> Result<Self> {
+        AnyCq::alloc(device, entries, vector, PollContext::Workqueue).map(Self::new)
+    }
+}
+
+impl Cq<Direct> {
+    /// As for [`Softirq`].
+    pub(crate) fn alloc(device: &Arc<Device>, entries: u32, vector: u32) -> Result<Self> {
+        AnyCq::alloc(device, entries, vector, PollContext::Direct).map(Self::new)
+    }
+}
+
+impl Cq<Manual> {
+    /// As for [`Softirq`]; `notify` receives the interrupts.
+    pub(crate) fn alloc(
+        device: &Arc<Device>,
+        entries: u32,
+        vector: u32,
+        notify: Arc<dyn CqNotify>,
+    ) -> Result<Self> {
+        AnyCq::alloc(device, entries, vector, PollContext::Manual(notify)).map(Self::new)
+    }
+
+    /// Requests one interrupt at the next completion. Returns true if there may be a completion
+    /// already, in which case there may be no interrupt.
+    ///
+    /// # Context
+    ///
+    /// Any. Does not sleep.
+    pub(crate) fn arm(&self) -> bool {
+        self.queue.arm()
+    }
+
+    /// Like [`Self::arm`], but requests the interrupt at the next completion that is solicited: a
+    /// receive of what the peer has sent so, by
+    /// [`Qp::send_solicited`](crate::rdma::qp::Qp::send_solicited) or by
+    /// [`Announcement::solicited`](crate::rdma::wr::Announcement::solicited), or a receive that has
+    /// failed.
+    ///
+    /// Also returns true if there may be a completion already that is not solicited. Does not undo
+    /// [`Self::arm`]: if that was called since the last interrupt, the next completion of any kind
+    /// raises one. A send that has succeeded is never solicited. Not every device tells of receives
+    /// that are flushed
+    /// ([`Quirks::flushes_unsolicited`](crate::rdma::quirks::Quirks::flushes_unsolicited)).
+    ///
+    /// # Context
+    ///
+    /// Any. Does not sleep.
+    pub(crate) fn arm_solicited(&self) -> bool {
+        self.queue.arm_solicited()
+    }
+
+    /// Like [`Self::reap`]. Returns `None` if another caller is handling completions, which then
+    /// calls [`CqNotify::notify`]. A caller that wants to see the queue empty must not wait for
+    /// that one: it may need this CPU.
+    pub(crate) fn try_reap(&self) -> Option<u32> {
+        self.queue.try_reap()
+    }
+}
+
+impl<C: PolledContext> Cq<C> {
+    /// Handles at most `budget` completions, and returns how many they were.
+    ///
+    /// If another caller is handling completions already, that one looks for completions once more,
+    /// or has another task do so, and this returns 0.
+    ///
+    /// # Context
+    ///
+    /// Any but hard interrupt. Does not sleep, if the handlers do not; those of a [`Direct`] queue
+    /// are called with preemption disabled, or, with `PREEMPT_RT`, with softirqs disabled.
+    pub(crate) fn poll(&self, budget: u32) -> u32 {
+        self.queue.poll(budget)
+    }
+
+    /// Like [`Self::poll`], but handles all completions that are in the queue now: they are at most
+    /// as many as it has entries. What comes in while it does so may be handled or not.
+    #[inline]
+    pub(crate) fn reap(&self) -> u32 {
+        self.queue.reap()
+    }
+}
+
+impl AnyCq {
+    /// Makes a queue whose completions the core handles, in context `poll_ctx`.
+    fn alloc_raw(
+        device: &Device,
+        entries: u32,
+        vector: u32,
+        poll_ctx: bindings::ib_poll_context,
+    ) -> Result<NonNull<bindings::ib_cq>> {
+        // SAFETY: The device is registered by its invariants, and the name is static.
+        let raw = from_err_ptr(unsafe {
+            bindings::__ib_alloc_cq(
+                device.as_raw(),
+                core::ptr::null_mut(),
+                i32::try_from(entries)?,
+                i32::try_from(vector)?,
+                poll_ctx,
+                device.owner().name().as_char_ptr(),
+            )
+        })?;
+        NonNull::new(raw).ok_or(ENOMEM)
+    }
+
+    /// Makes a queue that does nothing but call [`comp_handler`], for `this`.
+    fn create_raw(
+        device: &Device,
+        entries: u32,
+        vector: u32,
+        this: NonNull<Self>,
+    ) -> Result<NonNull<bindings::ib_cq>> {
+        let attr = bindings::ib_cq_init_attr {
+            cqe: entries,
+            comp_vector: vector,
+            ..Default::default()
+        };
+        // SAFETY: The device is registered by its invariants, and the name is static. The context
+        // is initialised before the queue has a queue pair, and until then there is no interrupt.
+        let raw = from_err_ptr(unsafe {
+            bindings::__ib_create_cq(
+                device.as_raw(),
+                Some(comp_handler),
+                None,
+                this.as_ptr().cast::<c_void>(),
+                &attr,
+                device.owner().name().as_char_ptr(),
+            )
+        })?;
+        NonNull::new(raw).ok_or(ENOMEM)
+    }
+}
+
+/// Completions that are taken out of a queue at a time.
+const BATCH: usize = 8;
+
+/// Room for [`BATCH`] completions, or for none.
+struct Completions(KVec<UnsafeCell<bindings::ib_wc>>);
+
+impl Completions {
+    /// Makes the room. May sleep.
+    fn new() -> Result<Self> {
+        let mut wcs = KVec::with_capacity(BATCH, GFP_KERNEL)?;
+        for _ in 0..BATCH {
+            wcs.push(UnsafeCell::new(pin_init::zeroed()), GFP_KERNEL)?;
+        }
+        Ok(Self(wcs))
+    }
+
+    /// Makes no room.
+    fn none() -> Self {
+        Self(KVec::new())
+    }
+
+    /// Handles at most `budget` completions of `cq`, and returns how many they were.
+    ///
+    /// `ib_process_cq_direct()` does the same, but clears room for as many completions on the stack
+    /// first, where the kernel clears what is on the stack. It also has tracepoints.
+    ///
+    /// # Safety
+    ///
+    /// `cq` must be a valid queue. Until this returns nobody else may handle completions of `cq`,
+    /// or use `self`. All that was posted and completes there has the `ib_cqe` of a slot or a
+    /// marker of ours, which is valid until its completion was handled.
+    #[inline]
+    unsafe fn handle(&self, cq: *mut bindings::ib_cq, budget: u32) -> u32 {
+        let mut handled: u32 = 0;
+        while handled < budget {
+            // CAST: There are at most `BATCH`.
+            let room = (budget - handled).min(self.0.len() as u32);
+            let wcs = UnsafeCell::raw_get(self.0.as_ptr());
+            // SAFETY: The caller promises that the queue is valid and its own, and that nobody uses
+            // the room, in which there are so many.
+            let found = unsafe { bindings::ib_poll_cq(cq, room as i32, wcs) };
+            // Less than 0 is an error: then there is nothing that could be handled.
+            let found = u32::try_from(found).unwrap_or(0).min(room);
+            for index in 0..found as usize {
+                // SAFETY: It is one of those in the room, which were initialised, and which nobody
+                // else uses. The caller promises that it has the `ib_cqe` of a slot or a marker,
+                // whose function is called for this completion, and once.
+                unsafe {
+                    let wc = wcs.add(index);
+                    let cqe = (*wc).__bindgen_anon_1.wr_cqe;
+                    match cqe.as_ref().and_then(|cqe| cqe.done) {
+                        Some(done) => done(cq, wc),
+                        None => nobodys(),
+                    }
+                }
+            }
+            handled += found;
+            if found < room || room == 0 {
+                break;
+            }
+        }
+        handled
+    }
+}
+
+/// The device has completed what nobody has posted.
+#[cold]
+fn nobodys() {
+    pr_warn_once!("a device has completed a work request that was not posted\n");
+}
+
+/// Handles an interrupt of a queue that is [`Softirq`], or [`Direct`] or
+/// [`Manual`]: these take one only if they have requested it.
+///
+/// # Safety
+///
+/// Must only be called by the driver, for a completion queue with a [`AnyCq`] as its context.
+unsafe extern "C" fn comp_handler(_cq: *mut bindings::ib_cq, context: *mut c_void) {
+    // SAFETY: The context is a `AnyCq` that exists at least as long as the C object.
+    let this = unsafe { &*context.cast::<AnyCq>() };
+    this.interrupts.fetch_add(1, Relaxed);
+    if !this.direct {
+        // A software device calls this in a task.
+        // SAFETY: By the type invariants the work is initialised, and `release()` waits for it.
+        if !unsafe { bindings::farblk_irq_work_queue(this.irq_work.get()) } {
+            this.forward();
+        }
+        return;
+    }
+    // The device may have refused to destroy a queue that nobody looks at any more.
+    if this.state.load(Relaxed) != CLOSED {
+        this.reschedule();
+    }
+}
+
+/// Calls the core's own handler of interrupts, in an interrupt.
+///
+/// # Safety
+///
+/// Must only be called by `irq_work`, for the work of a [`AnyCq`].
+unsafe extern "C" fn irq_work_fn(work: *mut bindings::irq_work) {
+    // SAFETY: It is the work of a `AnyCq`, whose `release()` waits for it.
+    let this = unsafe { &*kernel::container_of!(Opaque::cast_from(work), AnyCq, irq_work) };
+    // An interrupt may be late: then the C object may be gone.
+    if this.state.load(Relaxed) != CLOSED {
+        this.forward();
+    }
+}
+
+/// Handles the completions that the interrupt has announced, in softirq.
+///
+/// # Safety
+///
+/// Must only be called by the workqueue, for the work of a [`AnyCq`].
+unsafe extern "C" fn work_fn(work: *mut bindings::work_struct) {
+    // SAFETY: It is the work of a `AnyCq`, whose `release()` waits for it.
+    let this = unsafe { &*kernel::container_of!(Opaque::cast_from(work), AnyCq, work) };
+    this.reap();
+}
+
+/// The completion entry of the work request that drains a queue: it is posted once, behind all
+/// others.
+///
+/// # Invariants
+///
+/// - `cqe` is the first field, as [`marker_done`] needs it.
+#[pin_data]
+#[repr(C)]
+pub(super) struct Marker {
+    cqe: Opaque<bindings::ib_cqe>,
+    #[pin]
+    done: Completion,
+}
+
+impl Marker {
+    /// Creates an initialiser of a marker that was not posted.
+    pub(super) fn new() -> impl PinInit<Self> {
+        pin_init!(Self {
+            cqe: Opaque::new(bindings::ib_cqe {
+                done: Some(marker_done),
+            }),
+            done <- Completion::new(),
+        })
+    }
+}
+
+/// Handles the completion of a [`Marker`].
+///
+/// # Safety
+///
+/// Must only be called by the RDMA core or a [`AnyCq`], once, for the completion of a
+/// work request with the `cqe` of a [`Marker`].
+unsafe extern "C" fn marker_done(_cq: *mut bindings::ib_cq, wc: *mut bindings::ib_wc) {
+    // SAFETY: The caller gives a valid completion, of a marker that its queue pair keeps until no
+    // completion of it can come.
+    unsafe {
+        (*(*wc).__bindgen_anon_1.wr_cqe.cast::<Marker>())
+            .done
+            .complete()
+    };
+}
+
+/// Reserved entries of a completion queue, and a reference to the queue.
+///
+/// # Invariants
+///
+/// - `cq.reserved` includes `entries`.
+pub(super) struct Reservation {
+    cq: ObjectRef<AnyCq>,
+    entries: u32,
+}
+
+impl Reservation {
+    /// Returns the queue.
+    #[inline]
+    pub(super) fn cq(&self) -> &ObjectRef<AnyCq> {
+        &self.cq
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.cq.reserved.fetch_sub(self.entries, Relaxed);
     }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
+// Long: all of receive queues, whose fields are their own.
 
-//! Shared receive queues.
+//! Receive queues: a queue pair's own, or one that several share.
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
@@ -17,14 +18,14 @@ use crate::rdma::{
         AnyCq,
         Reservation, //
     },
+    device::Device,
     might_sleep,
     pd::Pd,
     qp::{
+        Free,
         Qp,
         QpHandler,
         Rc,
-        RecvQueue,
-        RecvSlot,
         Transport, //
     },
     remnant::{
@@ -32,9 +33,13 @@ use crate::rdma::{
         ObjectRef,
         Remnants, //
     },
-    wr::RECV_BUFFERS, //
+    wr::{
+        RecvOwner,
+        RECV_BUFFERS, //
+    }, //
 };
 use core::{
+    cell::UnsafeCell,
     ffi::c_void,
     ptr::NonNull, //
 };
@@ -43,13 +48,294 @@ use kernel::{
         from_err_ptr,
         to_result, //
     },
+    ffi::c_int,
     prelude::*,
-    sync::Arc, //
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc, //
+    },
+    types::Opaque, //
 };
+
+/// The function that the core calls when a receive has completed.
+pub(super) type Done = unsafe extern "C" fn(cq: *mut bindings::ib_cq, wc: *mut bindings::ib_wc);
+
+/// The slots of a receive queue that nobody has: a bit is set for each.
+struct FreeSlots(KVec<Free>);
+
+impl FreeSlots {
+    /// Makes a bit for each of `count` slots, all of which are free. May sleep.
+    fn new(count: u32) -> Result<Self> {
+        let mut words = KVec::new();
+        for first in (0..count).step_by(Free::MAX as usize) {
+            // CAST: At most `MAX`.
+            let word = Free::new((count - first).min(Free::MAX.into()) as u16)?;
+            words.push(word, GFP_KERNEL)?;
+        }
+        Ok(Self(words))
+    }
+
+    /// Takes a slot and returns its index, if one is free.
+    fn take(&self) -> Option<u16> {
+        let mut words = (0..).zip(&self.0);
+        let (word, bit) = words.find_map(|(word, free): (u32, _)| Some((word, free.take()?)))?;
+        // CAST: There are at most 65536.
+        Some((word * u32::from(Free::MAX) + bit) as u16)
+    }
+
+    /// Gives back a slot that [`Self::take`] has returned, and that the caller does not use any
+    /// more.
+    fn put(&self, index: u16) {
+        if let Some(word) = self.0.get(usize::from(index / Free::MAX)) {
+            word.put((index % Free::MAX).into());
+        }
+    }
+}
+
+/// The slot of a receive queue that a receive has: it stays the receive's own until that is posted
+/// to another queue, or dropped.
+///
+/// See [`RecvOwner`] for an example.
+///
+/// # Invariants
+///
+/// - The slot is not free, and no other `KeptSlot` has it.
+#[derive(Default)]
+pub(crate) struct KeptSlot(Option<(Arc<FreeSlots>, u16)>);
+
+impl KeptSlot {
+    /// Returns the index of a slot of the queue with these slots. Takes one if there is none yet
+    /// and one is free.
+    #[inline]
+    fn of(&mut self, free: &Arc<FreeSlots>) -> Option<u16> {
+        match &self.0 {
+            Some((queue, index)) if Arc::ptr_eq(queue, free) => Some(*index),
+            _ => self.take(free),
+        }
+    }
+
+    #[cold]
+    fn take(&mut self, free: &Arc<FreeSlots>) -> Option<u16> {
+        let index = free.take()?;
+        // INVARIANT: It was free.
+        *self = Self(Some((free.clone(), index)));
+        Some(index)
+    }
+}
+
+impl Drop for KeptSlot {
+    fn drop(&mut self) {
+        if let Some((free, index)) = &self.0 {
+            free.put(*index);
+        }
+    }
+}
+
+/// A slot of a receive queue of `Q`.
+///
+/// # Invariants
+///
+/// - `cqe` is the first field, as the functions that complete it need it.
+/// - A slot that is not posted has no owner: the [`KeptSlot`] of it lies beside the owner. The
+///   function that has the `KeptSlot` is the only one to access `posted` until it has posted the
+///   slot. From then on only the handler of the completion accesses it, and, once nobody posts and
+///   no completion can come, [`RecvQueue::take_rest`].
+#[repr(C)]
+pub(super) struct RecvSlot<R: RecvOwner, Q> {
+    cqe: Opaque<bindings::ib_cqe>,
+    queue: UnsafeCell<*const Q>,
+    posted: UnsafeCell<Option<(R, KeptSlot)>>,
+}
+
+impl<R: RecvOwner, Q> RecvSlot<R, Q> {
+    /// Makes a slot.
+    fn new(done: Done) -> Self {
+        // INVARIANT: There is no owner.
+        Self {
+            cqe: Opaque::new(bindings::ib_cqe { done: Some(done) }),
+            queue: UnsafeCell::new(core::ptr::null()),
+            posted: UnsafeCell::new(None),
+        }
+    }
+
+    /// Returns the slot of a completed receive, and the queue that it belongs to; `None` if its
+    /// owner was taken already.
+    ///
+    /// # Safety
+    ///
+    /// Must be called by the handler of the completion `wc` of a slot of such a queue that was
+    /// posted.
+    #[inline]
+    pub(super) unsafe fn completed<'a>(wc: &bindings::ib_wc) -> Option<(&'a Self, &'a Q)> {
+        // SAFETY: The slot exists until all completions of it were handled, and no other can come.
+        let slot = unsafe { &*wc.__bindgen_anon_1.wr_cqe.cast::<Self>() };
+        // SAFETY: The slot's receive has completed, so this handler may access its owner.
+        if unsafe { (*slot.posted.get()).is_none() } {
+            return None;
+        }
+        // SAFETY: The queue is in place as long as one of its slots has an owner.
+        Some((slot, unsafe { &**slot.queue.get() }))
+    }
+
+    /// Stores the owner, and `kept` beside it. Returns a work request for its buffers with the
+    /// segments, of which there are at most `max_sge`. Fails with `EINVAL` if the device cannot
+    /// receive into them; also then the owner is stored.
+    ///
+    /// # Safety
+    ///
+    /// `kept` must be of this slot.
+    #[inline]
+    unsafe fn build(
+        &self,
+        owner: R,
+        kept: KeptSlot,
+        device: &Device,
+        lkey: u32,
+        max_sge: u32,
+    ) -> Result<(bindings::ib_recv_wr, [bindings::ib_sge; RECV_BUFFERS])> {
+        // SAFETY: By the type invariants the owner is the caller's to access. What is borrowed from
+        // it stays so until it is taken: nothing accesses it until then.
+        let (owner, _) = unsafe { &mut *self.posted.get() }.insert((owner, kept));
+        // No loop, in which the compiler would not know what kinds of buffers they are.
+        let places = owner.buffers().map(|buffer| match buffer {
+            Some(buffer) => buffer.place(device).map(Some),
+            None => Ok(None),
+        });
+        let [first, second] = places;
+        let mut sges = [bindings::ib_sge::default(); RECV_BUFFERS];
+        let mut num_sge = 0;
+        for (sge, (addr, length)) in sges.iter_mut().zip([first?, second?].into_iter().flatten()) {
+            *sge = bindings::ib_sge { addr, length, lkey };
+            num_sge += 1;
+        }
+        if num_sge == 0 || num_sge > max_sge {
+            return Err(EINVAL);
+        }
+        let slot = core::ptr::from_ref(self).cast_mut();
+        let wr = bindings::ib_recv_wr {
+            __bindgen_anon_1: bindings::ib_recv_wr__bindgen_ty_1 {
+                // The first field; the completion needs the whole slot.
+                wr_cqe: slot.cast(),
+            },
+            // CAST: A small number.
+            num_sge: num_sge as i32,
+            ..pin_init::zeroed()
+        };
+        Ok((wr, sges))
+    }
+
+    /// Takes the owner, if there is one. It gets its slot back, or that is free.
+    ///
+    /// # Safety
+    ///
+    /// The caller must be the one who may access the owner, and the device be done with its
+    /// buffers.
+    #[inline]
+    pub(super) unsafe fn take(&self) -> Option<R> {
+        // SAFETY: The caller promises that nobody else accesses it.
+        let (mut owner, slot) = unsafe { &mut *self.posted.get() }.take()?;
+        // No loop: see `build()`.
+        let _: [(); RECV_BUFFERS] = owner.buffers().map(|buffer| {
+            if let Some(buffer) = buffer {
+                buffer.sync_for_cpu();
+            }
+        });
+        if let Some(kept) = owner.kept() {
+            *kept = slot;
+        }
+        Some(owner)
+    }
+}
+
+/// The slots of a receive queue of `Q`.
+pub(super) struct RecvQueue<R: RecvOwner, Q> {
+    slots: KVVec<RecvSlot<R, Q>>,
+    free: Arc<FreeSlots>,
+}
+
+impl<R: RecvOwner, Q> RecvQueue<R, Q> {
+    /// Makes a queue of `count` slots.
+    pub(super) fn new(count: u32, done: Done) -> Result<Self> {
+        if count > 1 << u16::BITS {
+            return Err(EINVAL);
+        }
+        let mut slots = KVVec::with_capacity(count as usize, GFP_KERNEL)?;
+        for _ in 0..count {
+            slots.push(RecvSlot::new(done), GFP_KERNEL)?;
+        }
+        Ok(Self {
+            slots,
+            free: Arc::new(FreeSlots::new(count)?, GFP_KERNEL)?,
+        })
+    }
+
+    /// Sets the queue that the slots belong to.
+    ///
+    /// # Safety
+    ///
+    /// Nobody else may use the slots yet. `queue` must stay in place as long as one has an owner.
+    pub(super) unsafe fn init(&self, queue: &Q) {
+        for slot in self.slots.iter() {
+            // SAFETY: The caller promises that nobody else uses it.
+            unsafe { *slot.queue.get() = queue };
+        }
+    }
+
+    /// Calls `post` to post a receive of at most `max_sge` segments for `owner`. The errors are
+    /// those of [`Qp::recv`]; the owner is returned with them.
+    #[inline]
+    pub(super) fn post(
+        &self,
+        mut owner: R,
+        device: &Device,
+        lkey: u32,
+        max_sge: u32,
+        post: impl FnOnce(&bindings::ib_recv_wr) -> c_int,
+    ) -> Result<(), (Error, R)> {
+        let mut kept = owner.kept().map(core::mem::take).unwrap_or_default();
+        let Some(slot) = kept
+            .of(&self.free)
+            .and_then(|index| self.slots.get(usize::from(index)))
+        else {
+            return Err((EAGAIN, owner));
+        };
+        // SAFETY: It is that slot.
+        let result = match unsafe { slot.build(owner, kept, device, lkey, max_sge) } {
+            Ok((mut wr, mut sges)) => {
+                wr.sg_list = sges.as_mut_ptr();
+                to_result(post(&wr))
+            }
+            Err(error) => Err(error),
+        };
+        let Err(error) = result else {
+            return Ok(());
+        };
+        // SAFETY: The slot is still ours, as it was not posted.
+        match unsafe { slot.take() } {
+            Some(owner) => Err((error, owner)),
+            // `build()` has stored an owner.
+            None => Ok(()),
+        }
+    }
+
+    /// Takes the owners that are left, one by one.
+    ///
+    /// # Safety
+    ///
+    /// Nobody may post any more, and the device be done with the queue.
+    pub(super) unsafe fn take_rest(&self) -> impl Iterator<Item = R> + '_ {
+        // SAFETY: No slot is being posted, and a slot that was posted is not used by the device any
+        // more, as the caller promises.
+        self.slots.iter().filter_map(|slot| unsafe { slot.take() })
+    }
+}
 
 /// A queue pair that receives from a shared queue.
 struct Member<H: QpHandler<T>, T: Transport> {
-    /// Only compared with the queue pair that a completion names.
+    /// Only compared with the C object that a completion names.
     raw: *mut bindings::ib_qp,
     /// Only compared.
     address: *const Qp<H, T>,
@@ -150,19 +436,19 @@ type EventTarget = IrqSaveSpinLock<Option<Arc<dyn SrqEvents>>>;
 ///   receives as `cq` has entries reserved for.
 /// - The slots of `rq` have the address of `self`.
 /// - The C object's context is the address of what `events` has, which does not change.
-/// - A completion of one of its receives is handled as one of queue pair `qp` only if `members` has
-///   that with the `raw` that the completion tells, and `qp` has been marked as being in its
-///   handler under the lock. Each member is in place until [`Self::retire`] of it returns: that
-///   takes its `qp` out of `members`, and waits until it is not in its handler. All completions are
-///   those of one completion queue, so only one is handled at a time.
+/// - All completions are those of one completion queue, so only one is handled at a time. Each has
+///   the C object of a member, whose context is the member's [`Qp`]; only that of a retired member
+///   may be gone. A member is in place until it was forgotten. If it may still have completions
+///   then, it has retired before, and all completions that did not see that were handled.
+/// - `retired` is the number of members whose `qp` is `None`. It changes with `members` locked.
 /// - No two members have the same `raw`.
 #[pin_data]
 pub(crate) struct Srq<H: QpHandler<T>, T: Transport = Rc> {
     raw: NonNull<bindings::ib_srq>,
-    #[pin]
     rq: RecvQueue<H::Recv, Srq<H, T>>,
     #[pin]
     members: IrqSaveSpinLock<KVec<Member<H, T>>>,
+    retired: Atomic<usize>,
     max_sge: u32,
     receives: u32,
     /// The context of the events.
@@ -255,8 +541,9 @@ impl<H: QpHandler<T>, T: Transport> Srq<H, T> {
         // comes last, so that there is nothing to undo.
         let this = Arc::pin_init(
             try_pin_init!(Self {
-                rq <- rq,
+                rq,
                 members <- new_irqsave_spinlock!(members),
+                retired: Atomic::new(0),
                 max_sge,
                 receives,
                 events,
@@ -349,33 +636,54 @@ impl<H: QpHandler<T>, T: Transport> Srq<H, T> {
     }
 
     /// Lets `qp` receive nothing any more, and waits until it handles no receive. A receive that
-    /// completes for it after that is posted again.
+    /// completes for it after that is posted again. To be called before a queue pair is destroyed
+    /// whose receives may not all have completed.
     ///
     /// # Context
     ///
     /// May sleep.
     pub(super) fn retire(&self, qp: &Qp<H, T>) {
-        might_sleep();
         let mut members = self.members.lock();
         let mut all = members.iter_mut();
-        if let Some(member) = all.find(|member| core::ptr::eq(member.address, qp)) {
-            member.qp = None;
+        let member = all.find(|member| core::ptr::eq(member.address, qp));
+        if member.and_then(|member| member.qp.take()).is_some() {
+            self.retired.store(self.retired.load(Relaxed) + 1, Relaxed);
         }
         drop(members);
-        while qp.is_receiving() {
-            // SAFETY: Sleeping is allowed here.
-            unsafe { bindings::msleep(1) };
-        }
+        self.cq().flush();
     }
 
-    /// Undoes [`Self::add`] of `qp`, which has retired, once no receive can complete for it any
-    /// more.
+    /// Undoes [`Self::add`] of `qp`, once no receive can complete for it any more and none is being
+    /// handled.
     pub(super) fn forget(&self, qp: &Qp<H, T>) {
         let mut members = self.members.lock();
         let mut all = members.iter();
-        if let Some(index) = all.position(|member| core::ptr::eq(member.address, qp)) {
-            let _ = members.remove(index);
+        let index = all.position(|member| core::ptr::eq(member.address, qp));
+        let member = index.and_then(|index| members.remove(index).ok());
+        if member.is_some_and(|member| member.qp.is_none()) {
+            self.retired.store(self.retired.load(Relaxed) - 1, Relaxed);
         }
+    }
+
+    /// Returns the queue pair that a completion names, unless that has retired.
+    ///
+    /// # Safety
+    ///
+    /// Must be called by the handler of a completion with this C object, which must not use the
+    /// queue pair when it has returned.
+    #[inline]
+    unsafe fn member<'a>(&self, raw: *mut bindings::ib_qp) -> Option<&'a Qp<H, T>> {
+        if self.retired.load(Relaxed) == 0 {
+            // SAFETY: By the type invariants the C object is there, its context is its `Qp`, and
+            // that stays until this completion was handled.
+            return Some(unsafe { &*(*raw).qp_context.cast::<Qp<H, T>>() });
+        }
+        let members = self.members.lock();
+        let mut all = members.iter();
+        let member = all.find(|member| member.raw == raw)?;
+        // SAFETY: By the type invariants a member that has not retired stays until this completion
+        // was handled.
+        Some(unsafe { member.qp?.as_ref() })
     }
 }
 
@@ -392,7 +700,6 @@ unsafe impl<H: QpHandler<T>, T: Transport> DeviceObject for Srq<H, T> {
 
     unsafe fn release(&self) -> Result {
         might_sleep();
-        self.rq.close();
         // SAFETY: By the type invariants the queue is ours. Queue pairs hold a reference to `self`,
         // also those that the device has refused to destroy, so none is left.
         let ret =
@@ -407,8 +714,8 @@ unsafe impl<H: QpHandler<T>, T: Transport> DeviceObject for Srq<H, T> {
             }
             return Err(error);
         }
-        // SAFETY: The queue is closed. The device receives only for queue pairs, none of which is
-        // left, and the queue is destroyed.
+        // SAFETY: Nobody has a reference by which to post. The device receives only for queue
+        // pairs, none of which is left, and the queue is destroyed.
         unsafe { self.rq.take_rest() }.for_each(drop);
         Ok(())
     }
@@ -450,27 +757,12 @@ unsafe extern "C" fn srq_done<H: QpHandler<T>, T: Transport>(
         return;
     };
     // SAFETY: As above.
-    let Some(owner) = (unsafe { srq.rq.take(slot) }) else {
+    let Some(owner) = (unsafe { slot.take() }) else {
         return;
     };
-    let members = srq.members.lock();
-    let qp = members
-        .iter()
-        .find(|member| member.raw == wc.qp)
-        .and_then(|member| {
-            // SAFETY: By the type invariants a member that has not retired is in place.
-            let qp = unsafe { member.qp?.as_ref() };
-            // INVARIANT: It is marked under the lock.
-            qp.set_receiving(true);
-            Some(qp)
-        });
-    drop(members);
-    match qp {
-        Some(qp) => {
-            qp.received(owner, wc);
-            // It must not be used after this.
-            qp.set_receiving(false);
-        }
+    // SAFETY: As above.
+    match unsafe { srq.member(wc.qp) } {
+        Some(qp) => qp.received(owner, wc),
         // It was dropped, or is being dropped. If the receive cannot be posted again, its owner is
         // dropped.
         None => drop(srq.recv(owner)),

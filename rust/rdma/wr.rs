@@ -18,6 +18,7 @@ use crate::rdma::{
         DmaPiece, //
     },
     mr::Mr,
+    srq::KeptSlot,
     wr::atomic::AtomicResult, //
 };
 use kernel::prelude::*;
@@ -238,6 +239,7 @@ impl RecvBuffer<'_> {
 /// ```
 /// # use crate::rdma::{
 /// #     dma::{DmaBuffer, DmaPiece},
+/// #     srq::KeptSlot,
 /// #     wr::{RecvBuffer, RecvOwner, RECV_BUFFERS},
 /// # };
 /// /// Buffers for a command, which the CPU reads, and for data behind it, which go on to a disk.
@@ -251,6 +253,10 @@ impl RecvBuffer<'_> {
 ///         let command = RecvBuffer::Cpu(&mut self.command);
 ///         [Some(command), Some(RecvBuffer::Devices(&self.data))]
 ///     }
+///
+///     fn kept(&mut self) -> Option<&mut KeptSlot> {
+///         Some(self.command.kept_slot())
+///     }
 /// }
 /// ```
 pub(crate) trait RecvOwner: Send + 'static {
@@ -263,9 +269,18 @@ pub(crate) trait RecvOwner: Send + 'static {
     ///
     /// # Context
     ///
-    /// Called by the function that posts, with a spinlock held and interrupts disabled, and before
-    /// the owner comes back. Must neither sleep nor post.
+    /// Called by the function that posts, and before the owner comes back. Must neither sleep nor
+    /// post.
     fn buffers(&mut self) -> [Option<RecvBuffer<'_>>; RECV_BUFFERS];
+
+    /// Returns where the owner keeps its slot of the receive queue, so that it does not have to
+    /// find one each time that it is posted. The queue has no other owner in this slot then until
+    /// this one is dropped, or posted to another queue. `None` if its slot is free as soon as the
+    /// owner has come back.
+    #[inline]
+    fn kept(&mut self) -> Option<&mut KeptSlot> {
+        None
+    }
 }
 
 impl RecvOwner for DmaBuffer {
@@ -278,6 +293,11 @@ impl RecvOwner for DmaBuffer {
 
 impl RecvOwner for KBox<DmaBuffer> {
     const BUFFERS: usize = 1;
+
+    #[inline]
+    fn kept(&mut self) -> Option<&mut KeptSlot> {
+        Some(self.kept_slot())
+    }
 
     fn buffers(&mut self) -> [Option<RecvBuffer<'_>>; RECV_BUFFERS] {
         [Some(RecvBuffer::Cpu(self)), None]

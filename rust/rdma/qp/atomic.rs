@@ -8,12 +8,10 @@ use crate::base::errno::EOPNOTSUPP;
 use crate::bindings;
 use crate::rdma::{
     qp::{
-        slot::{
-            Wr,
-            OWN_WRS, //
-        },
         Qp,
-        QpHandler, //
+        QpHandler,
+        Wr,
+        OWN_WRS, //
     },
     quirks::Mark,
     wr::{

@@ -17,14 +17,12 @@ use crate::rdma::{
     },
     device::Device,
     qp::{
-        slot::{
-            Wr,
-            OWN_WRS, //
-        },
         Qp,
         QpHandler,
         Stage,
-        Ud, //
+        Ud,
+        Wr,
+        OWN_WRS, //
     },
     wc::datagram::Sender,
     wr::SendOwner, //

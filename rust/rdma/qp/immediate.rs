@@ -9,11 +9,11 @@ use crate::base::errno::EOPNOTSUPP;
 use crate::bindings;
 use crate::rdma::{
     qp::{
-        slot::Wr,
         Connected,
         Qp,
         QpHandler,
-        Transport, //
+        Transport,
+        Wr, //
     },
     wc::Written,
     wr::{

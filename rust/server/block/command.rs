@@ -51,6 +51,7 @@ use crate::rdma::{
         DmaPiece, //
     },
     request::Reply,
+    srq::KeptSlot,
     wr::{
         RdmaOp,
         RecvBuffer,
@@ -104,6 +105,11 @@ impl RecvOwner for KBox<Recv> {
             Some(RecvBuffer::Cpu(header)),
             Some(RecvBuffer::Devices(data)),
         ]
+    }
+
+    #[inline]
+    fn kept(&mut self) -> Option<&mut KeptSlot> {
+        Some(self.header.kept_slot())
     }
 }
 

@@ -162,6 +162,12 @@ __rust_helper size_t rust_helper_farblk_dma_max_mapping_size(struct ib_device *d
 	return ib_uses_virt_dma(dev) ? SIZE_MAX : dma_max_mapping_size(dev->dma_device);
 }
 
+/* Returns true if memory that is mapped to this address has to be synced, as long as it is. */
+__rust_helper bool rust_helper_farblk_dma_needs_sync(struct ib_device *dev, u64 addr)
+{
+	return !ib_uses_virt_dma(dev) && dma_need_sync(dev->dma_device, addr);
+}
+
 /* Returns true if the device sees a copy of what was mapped to this address. */
 __rust_helper bool rust_helper_farblk_dma_is_bounced(struct ib_device *dev, u64 addr)
 {

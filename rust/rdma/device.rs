@@ -391,6 +391,16 @@ impl Device {
         self.virt_dma
     }
 
+    /// Returns true if what is mapped to `addr` has to be synced, as long as it is mapped.
+    ///
+    /// # Safety
+    ///
+    /// `addr` must be mapped for the device.
+    pub(super) unsafe fn needs_sync(&self, addr: u64) -> bool {
+        // SAFETY: By the type invariants the device is registered; the caller gives the rest.
+        unsafe { bindings::farblk_dma_needs_sync(self.as_raw(), addr) }
+    }
+
     /// Returns true if the device sees a copy of the memory that was mapped to `addr`, a bounce
     /// buffer, which only a sync or the end of the mapping makes the same again.
     ///

@@ -106,12 +106,14 @@ impl Direction {
 /// - `page` is the first of `1 << order` pages that are ours alone and in the direct map at `virt`.
 /// - They are mapped for `device` at `addr`, in `direction`; they are those of `from_dma_api`, if
 ///   there is such a value.
+/// - If `needs_sync` is false, the device and the CPU see the same without a sync.
 struct Pages {
     page: NonNull<bindings::page>,
     virt: NonNull<u8>,
     addr: u64,
     order: u32,
     direction: Direction,
+    needs_sync: bool,
     from_dma_api: Option<Deferred<DmaApiPages>>,
     device: Arc<Device>,
 }
@@ -220,6 +222,8 @@ impl Pages {
             addr,
             order,
             direction,
+            // SAFETY: They are.
+            needs_sync: unsafe { device.needs_sync(addr) },
             from_dma_api: None,
             device: device.clone(),
         };
@@ -263,6 +267,8 @@ impl Pages {
             addr,
             order,
             direction,
+            // SAFETY: They are.
+            needs_sync: unsafe { device.needs_sync(addr) },
             from_dma_api: Some(Deferred::new(device.release(), pages)?),
             device: device.clone(),
         };
@@ -272,7 +278,7 @@ impl Pages {
     /// Makes what the CPU, or another device, wrote to a range inside visible to the device.
     #[inline]
     fn sync_for_device(&self, offset: usize, len: usize) {
-        if self.device.uses_virt_dma() {
+        if !self.needs_sync {
             return;
         }
         // SAFETY: By the type invariants the memory is mapped just so.
@@ -289,7 +295,7 @@ impl Pages {
     /// Makes what the device wrote to a range inside visible to the CPU.
     #[inline]
     fn sync_for_cpu(&self, offset: usize, len: usize) {
-        if self.device.uses_virt_dma() {
+        if !self.needs_sync {
             return;
         }
         // SAFETY: By the type invariants the memory is mapped just so.

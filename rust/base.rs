@@ -18,6 +18,7 @@ pub(crate) mod debugfs;
 pub(crate) mod errno;
 #[cfg(farblk_samples)]
 pub(crate) mod file;
+pub(crate) mod free;
 #[cfg(CONFIG_FARBLK_KUNIT_TEST)]
 mod kunit;
 pub(crate) mod memory;

@@ -7,7 +7,7 @@
 //!
 //! - `map`: a map and its work item, with `runtime`, `connect` and `stats` below it.
 //! - `io/disk` and `io/multipath`: the disk of a map, and its block driver with the counters.
-//! - `io/queue`: one I/O connection, with `io/tag`, `io/protected`, `io/bounces`, `io/slabs` and
+//! - `io/queue`: one I/O connection, with `io/protected`, `io/bounces`, `io/slabs` and
 //!   `io/persistent` below it.
 //! - `discovery`: what a server is asked without a login.
 //! - `control`: control connections.

@@ -11,4 +11,3 @@ mod persistent;
 mod protected;
 pub(in crate::client) mod queue;
 pub(in crate::client) mod slabs;
-pub mod tag;

@@ -99,6 +99,7 @@ use crate::rdma::{
         ObjectRef, //
     },
     request::{
+        Ask,
         Carry,
         Reply,
         RequestCaps,

@@ -89,7 +89,7 @@ fn request_on_uc<H: QpHandler<Uc>>(qp: &Qp<H, Uc>, owner: H::Send) {
 }
 
 fn answer_on_uc<H: QpHandler<Uc>>(qp: &Qp<H, Uc>, answer: Received<'_>) {
-    let _ = qp.answered(0, answer); //~ E0599
+    let _ = qp.answered(0, answer, |_| true); //~ E0599
 }
 
 fn invalidation_on_uc<H: QpHandler<Uc>>(qp: &Qp<H, Uc>, reply: Reply, owner: H::Send) {
@@ -272,7 +272,7 @@ fn request_of_plain_verbs<H: QpHandler<Ulp = ()>>(qp: &Qp<H>, owner: H::Send) {
 }
 
 fn answer_to_plain_verbs<H: QpHandler<Ulp = ()>>(qp: &Qp<H>, answer: Received<'_>) {
-    let _ = qp.answered(0, answer); //~ E0599
+    let _ = qp.answered(0, answer, |_| true); //~ E0599
     let _ = qp.invalidations(); //~ E0599
 }
 
@@ -303,7 +303,7 @@ fn requests_over_uc<H: QpHandler<Uc, Ulp = ()>>() {
 
 fn what_requests_have<H: RequestHandler>(qp: &Qp<H>, answer: Received<'_>, owner: H::Send) {
     let _ = qp.request(0, Carry::Nothing, owner, |_, _| Ok(()), true);
-    let _ = qp.answered(0, answer);
+    let _ = qp.answered(0, answer, |_| true);
     let _: Result<(), _> = qp.drain();
 }
 

@@ -32,6 +32,7 @@ use crate::base::{
         EPROTO,
         ESHUTDOWN, //
     },
+    free::FreeSet,
     memory::NumaNode,
     scatterlist::Segmented,
     sync::{
@@ -589,8 +590,7 @@ pub(crate) struct QpCaps {
     pub(crate) recv_wr: u32,
     /// The segments of a work request, at most [`Self::MAX_SGES`]; fewer if the device has fewer.
     pub(crate) sges: u32,
-    /// Slots at once, at most 64, that need a large array, as their memory takes more than one work
-    /// request.
+    /// Slots at once that need a large array, as their memory takes more than one work request.
     pub(crate) large: u16,
 }
 
@@ -1189,7 +1189,7 @@ const LOST: u64 = 3;
 /// The bits of the phase.
 const PHASE: u64 = 3;
 /// The lowest of the bits that are the ULP's. They are 0 but while something of the ULP is chained
-/// or posted.
+/// or posted, or is being given back.
 pub(super) const ULP_BIT: u64 = PHASE + 1;
 
 /// The work requests that a slot has of its own: a registration or RDMA WRITE, and a send or RDMA
@@ -1217,7 +1217,7 @@ pub(crate) struct Body {
     /// The device writes the owner's piece.
     pub(super) reads_piece: bool,
     /// The large arrays that are used.
-    pub(super) large: Option<u32>,
+    pub(super) large: Option<usize>,
     /// The buffer that the segments are in, if it is not the owner's.
     pub(super) buffer: Option<Arc<DmaBuffer>>,
     /// The mark of an RDMA READ, at the end of each of its work requests.
@@ -1470,49 +1470,6 @@ pub(super) fn is_posted(word: u64) -> bool {
     word & PHASE == POSTED
 }
 
-/// A bitmap of at most [`Self::MAX`] things, and which of them are free.
-///
-/// # Invariants
-///
-/// - Bit `n` is set if thing `n` is free.
-pub(super) struct Free(Atomic<u64>);
-
-impl Free {
-    /// The most things.
-    pub(super) const MAX: u16 = 64;
-
-    /// Returns a bitmap of `count` things that are all free. Fails with `EINVAL` if they are too
-    /// many.
-    pub(super) fn new(count: u16) -> Result<Self> {
-        let taken = Self::MAX.checked_sub(count).ok_or(EINVAL)?;
-        // INVARIANT: One bit for each. There may be none.
-        let all = u64::MAX.checked_shr(taken.into()).unwrap_or(0);
-        Ok(Self(Atomic::new(all)))
-    }
-
-    /// Takes a thing and returns its number, if one is free.
-    pub(super) fn take(&self) -> Option<u32> {
-        let mut free = self.0.load(Relaxed);
-        loop {
-            if free == 0 {
-                return None;
-            }
-            // INVARIANT: The bit was set, so nobody uses the thing but the caller.
-            match self.0.cmpxchg(free, free & (free - 1), Acquire) {
-                Ok(_) => return Some(free.trailing_zeros()),
-                Err(now) => free = now,
-            }
-        }
-    }
-
-    /// Gives back a thing that [`Self::take`] has returned, and that the caller does not use any
-    /// more.
-    pub(super) fn put(&self, index: u32) {
-        // INVARIANT: The bit was clear, so that adding it sets it.
-        self.0.fetch_add(1 << index, Release);
-    }
-}
-
 /// Arrays for memory that takes more work requests than a slot has.
 ///
 /// # Invariants
@@ -1524,15 +1481,15 @@ struct Large {
     wrs: KVVec<UnsafeCell<Wr>>,
     sges_each: usize,
     wrs_each: usize,
-    free: Free,
+    free: FreeSet,
 }
 
 impl Large {
     /// Makes `count` pairs of arrays, each for `sges` segments, at least `per_wr` of which go into
     /// a work request.
     fn new(count: u16, sges: u32, per_wr: u32) -> Result<Self> {
-        let free = Free::new(count)?;
         let count = usize::from(count);
+        let free = FreeSet::free(count)?;
         // One more of each for a message.
         let sges_each = sges as usize + 1;
         let wrs_each = sges.div_ceil(per_wr.max(1)) as usize + 1;
@@ -1563,16 +1520,16 @@ impl Large {
     }
 
     /// Takes a pair, if one is free. Returns its number, its segments and its work requests.
-    fn take(&self) -> Option<(u32, *mut bindings::ib_sge, *mut Wr)> {
+    fn take(&self) -> Option<(usize, *mut bindings::ib_sge, *mut Wr)> {
         let index = self.free.take()?;
-        let sges = self.sges.get(index as usize * self.sges_each..)?.as_ptr();
-        let wrs = self.wrs.get(index as usize * self.wrs_each..)?.as_ptr();
+        let sges = self.sges.get(index * self.sges_each..)?.as_ptr();
+        let wrs = self.wrs.get(index * self.wrs_each..)?.as_ptr();
         Some((index, UnsafeCell::raw_get(sges), UnsafeCell::raw_get(wrs)))
     }
 
     /// Gives back a pair that [`Self::take`] has returned, and that the caller does not use any
     /// more.
-    fn put(&self, index: u32) {
+    fn put(&self, index: usize) {
         self.free.put(index);
     }
 }
@@ -2865,10 +2822,7 @@ impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
                 if !told {
                     return Ok(Quiet::Unknown);
                 }
-                if connected && srq.cq().is_direct() {
-                    srq.cq().flush();
-                }
-                srq.forget(self);
+                srq.retire(self);
             }
         }
         Ok(Quiet::Drained)
@@ -2933,10 +2887,7 @@ impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
         self.send_cq.cq().flush();
         match &self.receives {
             Receives::Own(cq) => cq.cq().flush(),
-            Receives::Shared(srq) => {
-                srq.cq().flush();
-                srq.forget(self);
-            }
+            Receives::Shared(srq) => srq.forget(self),
         }
     }
 
@@ -3107,6 +3058,9 @@ unsafe impl<H: QpHandler<T>, T: Transport> DeviceObject for Qp<H, T> {
             // If the device refuses, it still has stopped using the slots.
             _ => self.destroy(&mut stage),
         };
+        if let (Ok(()), Receives::Shared(srq)) = (&destroyed, &self.receives) {
+            srq.forget(self);
+        }
         drained.give_back();
         destroyed
     }

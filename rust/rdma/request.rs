@@ -34,10 +34,10 @@
 //!   slot goes to the peer and comes back with the answer, so that finding the request takes no
 //!   search either. A few large regions are shared, for memory that is more than a slot's region
 //!   covers: one compare-and-exchange takes one.
-//! - How far a request is, and the key that its peer was told, is one atomic word of its slot, see
-//!   [`RequestSlot`]. A request is given back, and its region may be registered anew, when that
-//!   word says so and no earlier; of the contexts that complete and answer just one ends the
-//!   request.
+//! - How far a request is, and its generation, which tells it from those before it in its slot, is
+//!   one atomic word of the slot, see [`RequestSlot`]. A request is given back, and its region may
+//!   be registered anew, when that word says so and no earlier; of the contexts that complete and
+//!   answer just one ends the request.
 //! - A region that cannot be deregistered stays with what it covers ([`Undrained`]). A pool ignores
 //!   that failure, and the memory is freed.
 //!
@@ -49,7 +49,9 @@ use crate::base::{
         EPROTO,
         ESHUTDOWN, //
     },
-    scatterlist::Segmented, //
+    free::FreeSet,
+    scatterlist::Segmented,
+    sync::random_u64, //
 };
 use crate::bindings;
 use crate::rdma::{
@@ -66,7 +68,6 @@ use crate::rdma::{
     qp::{
         is_posted,
         Body,
-        Free,
         Qp,
         QpCaps,
         QpHandler,
@@ -142,6 +143,10 @@ pub(crate) struct RequestState<H: RequestHandler> {
 #[repr(C)]
 pub(crate) struct RequestSlot {
     lent: UnsafeCell<Lent>,
+    /// The generation of the last request. Changed by the function that has claimed the slot.
+    generation: Atomic<u32>,
+    /// The key that the peer was told. Changed by the function that has claimed the slot.
+    rkey: Atomic<u32>,
     /// The slot's own region, if it has one.
     region: Option<FastRegMr>,
     /// For a `LOCAL_INV`.
@@ -151,7 +156,7 @@ pub(crate) struct RequestSlot {
 /// The memory that the request in a slot lends to the peer.
 struct Lent {
     /// The large region that is used, rather than the slot's own.
-    large: Option<u32>,
+    large: Option<usize>,
     /// So many entries of the region's list were mapped.
     mapped: Option<(Direction, i32)>,
 }
@@ -197,6 +202,9 @@ unsafe impl<H: RequestHandler> Ulp<H, Rc> for Requests {
                 large: None,
                 mapped: None,
             }),
+            // CAST: Any number will do.
+            generation: Atomic::new(random_u64() as u32),
+            rkey: Atomic::new(0),
             region,
             inv_cqe: Opaque::new(bindings::ib_cqe {
                 done: Some(inv_done::<H>),
@@ -271,7 +279,11 @@ unsafe impl<H: RequestHandler> Ulp<H, Rc> for Requests {
 impl<H: RequestHandler> Qp<H> {
     /// Returns the region that a request in `slot` uses: its own, or the large one of this number.
     #[inline]
-    fn region_of<'a>(&'a self, slot: &'a SendSlot<H>, large: Option<u32>) -> Option<&'a FastRegMr> {
+    fn region_of<'a>(
+        &'a self,
+        slot: &'a SendSlot<H>,
+        large: Option<usize>,
+    ) -> Option<&'a FastRegMr> {
         match large {
             Some(index) => self.ulp.large.get(index),
             None => slot.ulp.region.as_ref(),
@@ -319,8 +331,7 @@ pub(crate) struct RequestCaps {
     ///
     /// [`Device::region_page_size`]: crate::rdma::device::Device::region_page_size
     pub(crate) region_pages: u32,
-    /// Slots at once, at most 64, that need a large region, as their memory is more than their own
-    /// covers.
+    /// Slots at once that need a large region, as their memory is more than their own covers.
     pub(crate) large_regions: u16,
     /// The pages of the regions for these.
     pub(crate) large_region_pages: u32,
@@ -410,7 +421,7 @@ impl From<QpCaps> for RequestCaps {
 ///
 ///     fn recv_done(&self, qp: &Qp<Self>, buffer: DmaBuffer, got: Result<Received<'_>, WcError>) {
 ///         if let Ok(answer) = got {
-///             let _ = qp.answered(0, answer);
+///             let _ = qp.answered(0, answer, |_| true);
 ///             let _ = qp.recv(buffer);
 ///         }
 ///     }
@@ -460,8 +471,8 @@ pub(crate) trait RequestHandler: QpHandler<Rc, Ulp = Requests> {
     }
 }
 
-/// There is a request: a bit of the word of its slot, as are those that say how far it is. The
-/// remote key is in the upper half.
+/// There is a request: a bit of the word of its slot, as are those that say how far it is. Its
+/// generation is in the upper half.
 const REQUEST: u64 = ULP_BIT;
 /// Its work requests have completed.
 const SENT: u64 = ULP_BIT << 1;
@@ -476,14 +487,35 @@ const PARKED: u64 = ULP_BIT << 5;
 /// It was answered, and not done, when [`Qp::watch_answered`](crate::rdma::qp::Qp::watch_answered)
 /// looked.
 const WATCHED: u64 = ULP_BIT << 6;
-/// Where the remote key begins.
-const RKEY_SHIFT: u32 = 32;
+/// Where the generation begins.
+const GENERATION_SHIFT: u32 = 32;
 
-/// Returns the bits of an RDMA READ into a region with this key: it is a request that nobody
-/// answers, and that ends when its work requests have completed, of which the last one invalidates
-/// the key. If it fails, the peer may have access until the region is deregistered.
-fn of_read(rkey: u32) -> u64 {
-    REQUEST | ANSWERED | u64::from(rkey) << RKEY_SHIFT
+/// The bits of an RDMA READ into a region: it is a request that nobody answers, and that ends when
+/// its work requests have completed, of which the last one invalidates the key. If it fails, the
+/// peer may have access until the region is deregistered.
+const READ: u64 = REQUEST | ANSWERED;
+
+/// So many requests of a slot have generations that follow each other; that of the next one is
+/// random. A key comes again after 256 registrations, so a peer that invalidates a key cannot know
+/// the generation of the request that has it when the key is in use again.
+const GENERATIONS: u32 = 128;
+
+/// Returns the generation of the request after one with generation `last`.
+#[inline]
+fn next_generation(last: u32) -> u32 {
+    let next = last.wrapping_add(1);
+    match next % GENERATIONS {
+        // CAST: Any number will do.
+        0 => random_u64() as u32 / GENERATIONS * GENERATIONS,
+        _ => next,
+    }
+}
+
+/// Returns the generation of the request in a slot with this word.
+#[inline]
+fn generation(word: u64) -> u32 {
+    // CAST: The upper half.
+    (word >> GENERATION_SHIFT) as u32
 }
 
 /// Returns true if a request can be given back. One that has failed need not be answered.
@@ -646,7 +678,7 @@ impl FastRegMr {
             mr: NonNull::new(mr).ok_or(ENOMEM)?,
             pd: pd.clone(),
             state: Atomic::new(LIVE),
-            base: (crate::base::sync::random_u64() >> 1) & !(size - 1),
+            base: (random_u64() >> 1) & !(size - 1),
             pages,
             page_size,
             list,
@@ -871,17 +903,17 @@ impl Drop for FastRegMr {
 /// - A region that is free, as `free` tells, is not registered.
 struct LargeMrs {
     keys: KVec<FastRegMr>,
-    free: Free,
+    free: FreeSet,
 }
 
 impl LargeMrs {
-    /// Allocates `count <= 64` regions of `pages` pages, like [`FastRegMr::alloc`].
+    /// Allocates `count` regions of `pages` pages, like [`FastRegMr::alloc`].
     ///
     /// # Context
     ///
     /// May sleep; so may dropping it.
     fn alloc(pd: &Arc<Pd>, count: u16, pages: u32) -> Result<Self> {
-        let free = Free::new(count)?;
+        let free = FreeSet::free(count.into())?;
         let mut keys = KVec::with_capacity(count.into(), GFP_KERNEL)?;
         for _ in 0..count {
             keys.push(FastRegMr::alloc(pd, pages)?, GFP_KERNEL)?;
@@ -892,14 +924,14 @@ impl LargeMrs {
 
     /// Returns the region of this number.
     #[inline]
-    fn get(&self, index: u32) -> Option<&FastRegMr> {
-        self.keys.get(index as usize)
+    fn get(&self, index: usize) -> Option<&FastRegMr> {
+        self.keys.get(index)
     }
 
     /// Takes a region for memory of this shape, and returns its number. Fails with `EAGAIN` if none
     /// is free, and with `EINVAL` if they are too small.
     #[inline]
-    fn take(&self, shape: &MemoryShape) -> Result<u32> {
+    fn take(&self, shape: &MemoryShape) -> Result<usize> {
         // They are all alike.
         match self.keys.first() {
             Some(key) if key.covers(shape) => self.free.take().ok_or(EAGAIN),
@@ -913,7 +945,7 @@ impl LargeMrs {
     /// # Safety
     ///
     /// It must not be registered any more.
-    unsafe fn put(&self, index: u32) {
+    unsafe fn put(&self, index: usize) {
         // INVARIANT: The caller promises that it is not registered.
         self.free.put(index);
     }
@@ -935,7 +967,7 @@ impl LargeMrs {
 /// # where H::Send: Write {
 /// // A write to a disk of the peer: the peer reads the data, and may do so until it has answered.
 /// let carry = Carry::Access(RdmaOp::Read);
-/// qp.request(slot, carry, write, |write, place| write.set_place(place.ok_or(EINVAL)?), true)
+/// qp.request(slot, carry, write, |write, ask| write.set_place(ask.range.ok_or(EINVAL)?), true)
 ///     .map_err(|(error, _)| error)?;
 /// # Ok(())
 /// # }
@@ -954,14 +986,26 @@ pub(crate) enum Carry {
     Access(RdmaOp),
 }
 
+/// What a request has to tell the peer.
+///
+/// See [`Carry`] for an example.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ask {
+    /// Tells the request from those before it in its slot. The peer has to send it back with the
+    /// answer, or a part of it.
+    pub(crate) generation: u32,
+    /// Where the peer finds the owner's memory, if it is given access to that.
+    pub(crate) range: Option<RemoteRange>,
+}
+
 impl<H: RequestHandler> Qp<H> {
     /// Chains a request: the owner's message, and what it is to `carry`.
     ///
-    /// `prepare` writes the message. If the peer is given access to the owner's memory, `prepare`
-    /// gets the place where the peer finds it. Then the slot must be one of those with a memory
-    /// region, and the memory must have no gaps between pages. The peer has access from when the
-    /// message is sent, and to nothing else. If the memory is more than the slot's region covers,
-    /// the request takes one of the large regions until it comes back.
+    /// `prepare` writes the message, of what it is given. If the peer is given access to the
+    /// owner's memory, the slot must be one of those with a memory region, and the memory must have
+    /// no gaps between pages. The peer has access from when the message is sent, and to nothing
+    /// else. If the memory is more than the slot's region covers, the request takes one of the
+    /// large regions until it comes back.
     ///
     /// The owner comes back through [`QpHandler::send_done`] when the work requests have completed,
     /// [`Self::answered`] was called, *and* the peer's access has ended. After a failure of the
@@ -981,7 +1025,7 @@ impl<H: RequestHandler> Qp<H> {
         slot: u16,
         carry: Carry,
         owner: H::Send,
-        prepare: impl FnOnce(&mut H::Send, Option<RemoteRange>) -> Result,
+        prepare: impl FnOnce(&mut H::Send, Ask) -> Result,
         last: bool,
     ) -> Result<(), (Error, H::Send)> {
         self.post(slot, owner, last, |slot, owner, body| {
@@ -997,11 +1041,16 @@ impl<H: RequestHandler> Qp<H> {
                 }
                 Carry::Nothing | Carry::Inline => None,
             };
-            body.ulp_bits = match &access {
-                Some((.., range)) => REQUEST | u64::from(range.rkey) << RKEY_SHIFT,
-                None => REQUEST | INVALID,
-            };
-            prepare(owner, access.as_ref().map(|(.., range)| *range))?;
+            let generation = next_generation(slot.ulp.generation.load(Relaxed));
+            slot.ulp.generation.store(generation, Relaxed);
+            body.ulp_bits = REQUEST | u64::from(generation) << GENERATION_SHIFT;
+            let range = access.as_ref().map(|(.., range)| *range);
+            if range.is_none() {
+                body.ulp_bits |= INVALID;
+            }
+            let rkey = range.map_or(0, |range| range.rkey);
+            slot.ulp.rkey.store(rkey, Relaxed);
+            prepare(owner, Ask { generation, range })?;
 
             let message = self.message(owner)?;
             // SAFETY: A slot has room for at least one segment.
@@ -1073,7 +1122,25 @@ impl<H: RequestHandler> Qp<H> {
 }
 
 impl<H: RequestHandler> Qp<H> {
-    /// Notes that the peer has answered the request in `slot` by the message `answer`.
+    /// Returns true if the request in `slot` waits for its answer, and `is_it` says that it is the
+    /// one, by its generation. What the caller learns of the request after that is true of this
+    /// one, or the request ends without an answer.
+    ///
+    /// # Context
+    ///
+    /// A handler of receives: no other answer is handled meanwhile. Does not sleep.
+    #[inline]
+    pub(crate) fn asks(&self, slot: u16, is_it: impl Fn(u32) -> bool) -> bool {
+        let Some(slot) = self.slot(slot) else {
+            return false;
+        };
+        // Acquire: what the function did that posted the request happened before.
+        let word = slot.word();
+        is_posted(word) && is_to_answer(word) && is_it(generation(word))
+    }
+
+    /// Notes that the peer has answered the request in `slot` by the message `answer`, if `is_it`
+    /// says so of the request's generation.
     ///
     /// If that has invalidated another key than the request's, the peer violates the protocol: the
     /// queue pair is closed, and this fails with `EPROTO`. If the message has invalidated no key,
@@ -1089,22 +1156,29 @@ impl<H: RequestHandler> Qp<H> {
     /// # Context
     ///
     /// Any but hard interrupt. Does not sleep or allocate.
-    pub(crate) fn answered(&self, slot: u16, answer: Received<'_>) -> Result {
+    #[inline]
+    pub(crate) fn answered(
+        &self,
+        slot: u16,
+        answer: Received<'_>,
+        is_it: impl Fn(u32) -> bool,
+    ) -> Result {
         let slot = self.slot(slot).ok_or(EINVAL)?;
         if !answer.is_of(self.as_raw()) {
             return Err(EINVAL);
         }
         let new = loop {
             let old = slot.word();
-            if !is_posted(old) || !is_to_answer(old) {
+            if !is_posted(old) || !is_to_answer(old) || !is_it(generation(old)) {
                 return Err(EINVAL);
             }
             let mut new = old | ANSWERED;
-            // The message is one that came after the request with this key, and not after an older
-            // one: only one message of the queue pair is handled at a time, each ends one request
-            // at most, and there are 256 keys.
             if let Some(rkey) = answer.invalidated() {
-                if u64::from(rkey) != old >> RKEY_SHIFT {
+                if rkey != slot.ulp.rkey.load(Relaxed) {
+                    // If the request has just failed, this may be the key of the next one.
+                    if slot.word() != old {
+                        continue;
+                    }
                     self.close();
                     self.note_error();
                     return Err(EPROTO);
@@ -1118,6 +1192,8 @@ impl<H: RequestHandler> Qp<H> {
             if self.reaps && !is_done(new) {
                 new |= PARKED;
             }
+            // Else it is not the request any more that was looked at: the next one has another
+            // generation.
             if slot.change(old, new).is_ok() {
                 break new;
             }
@@ -1131,7 +1207,7 @@ impl<H: RequestHandler> Qp<H> {
             return Ok(());
         }
         if is_to_invalidate(new) {
-            self.invalidate(slot, new);
+            self.invalidate(slot);
         }
         if self.reaps {
             self.send_cq.cq().reap();
@@ -1215,14 +1291,15 @@ impl<H: RequestHandler> Qp<H> {
             return Some(unsafe { Self::end_request(slot, now) });
         }
         if is_to_invalidate(now) {
-            self.invalidate(slot, now);
+            self.invalidate(slot);
         }
         None
     }
 
     /// Posts the `LOCAL_INV` of the request in `slot`.
     #[cold]
-    fn invalidate(&self, slot: &SendSlot<H>, word: u64) {
+    fn invalidate(&self, slot: &SendSlot<H>) {
+        let rkey = slot.ulp.rkey.load(Relaxed);
         // The completion needs the whole slot.
         let slot = core::ptr::from_ref(slot).cast_mut();
         let mut wr = bindings::ib_send_wr {
@@ -1234,8 +1311,7 @@ impl<H: RequestHandler> Qp<H> {
             send_flags: bindings::ib_send_flags_IB_SEND_SIGNALED,
             ..pin_init::zeroed()
         };
-        // CAST: The key is the upper half.
-        wr.ex.invalidate_rkey = (word >> RKEY_SHIFT) as u32;
+        wr.ex.invalidate_rkey = rkey;
         // What is left of a request that cannot be invalidated comes back when the queue pair goes.
         // SAFETY: There is one for each slot with a region, by the invariants of `RequestSlot`, and
         // the slot stays until it has completed.
@@ -1489,7 +1565,7 @@ impl<H: RequestHandler> Qp<H> {
         // SAFETY: By the invariants of `RequestSlot` the region is not registered, and nobody else
         // uses it.
         let sink = unsafe { region.renew(&shape) };
-        body.ulp_bits = of_read(sink.rkey);
+        body.ulp_bits = READ;
         match (piece, owner.memory()) {
             (Some(piece), _) => {
                 piece.sync_for_device();
@@ -1671,7 +1747,6 @@ impl<H: RequestHandler> Qp<H> {
 mod tests {
     use super::*;
     use crate::kunit::check;
-    use kernel::prelude::*;
 
     /// The function that makes a request done ends it: no other must find that it has made it so.
     #[test]

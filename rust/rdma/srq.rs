@@ -7,6 +7,7 @@
 
 use crate::base::{
     errno::EOPNOTSUPP,
+    free::FreeSet,
     sync::{
         new_irqsave_spinlock,
         IrqSaveSpinLock, //
@@ -22,7 +23,6 @@ use crate::rdma::{
     might_sleep,
     pd::Pd,
     qp::{
-        Free,
         Qp,
         QpHandler,
         Rc,
@@ -63,38 +63,6 @@ use kernel::{
 /// The function that the core calls when a receive has completed.
 pub(super) type Done = unsafe extern "C" fn(cq: *mut bindings::ib_cq, wc: *mut bindings::ib_wc);
 
-/// The slots of a receive queue that nobody has: a bit is set for each.
-struct FreeSlots(KVec<Free>);
-
-impl FreeSlots {
-    /// Makes a bit for each of `count` slots, all of which are free. May sleep.
-    fn new(count: u32) -> Result<Self> {
-        let mut words = KVec::new();
-        for first in (0..count).step_by(Free::MAX as usize) {
-            // CAST: At most `MAX`.
-            let word = Free::new((count - first).min(Free::MAX.into()) as u16)?;
-            words.push(word, GFP_KERNEL)?;
-        }
-        Ok(Self(words))
-    }
-
-    /// Takes a slot and returns its index, if one is free.
-    fn take(&self) -> Option<u16> {
-        let mut words = (0..).zip(&self.0);
-        let (word, bit) = words.find_map(|(word, free): (u32, _)| Some((word, free.take()?)))?;
-        // CAST: There are at most 65536.
-        Some((word * u32::from(Free::MAX) + bit) as u16)
-    }
-
-    /// Gives back a slot that [`Self::take`] has returned, and that the caller does not use any
-    /// more.
-    fn put(&self, index: u16) {
-        if let Some(word) = self.0.get(usize::from(index / Free::MAX)) {
-            word.put((index % Free::MAX).into());
-        }
-    }
-}
-
 /// The slot of a receive queue that a receive has: it stays the receive's own until that is posted
 /// to another queue, or dropped.
 ///
@@ -104,13 +72,13 @@ impl FreeSlots {
 ///
 /// - The slot is not free, and no other `KeptSlot` has it.
 #[derive(Default)]
-pub(crate) struct KeptSlot(Option<(Arc<FreeSlots>, u16)>);
+pub(crate) struct KeptSlot(Option<(Arc<FreeSet>, usize)>);
 
 impl KeptSlot {
     /// Returns the index of a slot of the queue with these slots. Takes one if there is none yet
     /// and one is free.
     #[inline]
-    fn of(&mut self, free: &Arc<FreeSlots>) -> Option<u16> {
+    fn of(&mut self, free: &Arc<FreeSet>) -> Option<usize> {
         match &self.0 {
             Some((queue, index)) if Arc::ptr_eq(queue, free) => Some(*index),
             _ => self.take(free),
@@ -118,7 +86,7 @@ impl KeptSlot {
     }
 
     #[cold]
-    fn take(&mut self, free: &Arc<FreeSlots>) -> Option<u16> {
+    fn take(&mut self, free: &Arc<FreeSet>) -> Option<usize> {
         let index = free.take()?;
         // INVARIANT: It was free.
         *self = Self(Some((free.clone(), index)));
@@ -253,7 +221,7 @@ impl<R: RecvOwner, Q> RecvSlot<R, Q> {
 /// The slots of a receive queue of `Q`.
 pub(super) struct RecvQueue<R: RecvOwner, Q> {
     slots: KVVec<RecvSlot<R, Q>>,
-    free: Arc<FreeSlots>,
+    free: Arc<FreeSet>,
 }
 
 impl<R: RecvOwner, Q> RecvQueue<R, Q> {
@@ -268,7 +236,7 @@ impl<R: RecvOwner, Q> RecvQueue<R, Q> {
         }
         Ok(Self {
             slots,
-            free: Arc::new(FreeSlots::new(count)?, GFP_KERNEL)?,
+            free: Arc::new(FreeSet::free(count as usize)?, GFP_KERNEL)?,
         })
     }
 
@@ -296,10 +264,7 @@ impl<R: RecvOwner, Q> RecvQueue<R, Q> {
         post: impl FnOnce(&bindings::ib_recv_wr) -> c_int,
     ) -> Result<(), (Error, R)> {
         let mut kept = owner.kept().map(core::mem::take).unwrap_or_default();
-        let Some(slot) = kept
-            .of(&self.free)
-            .and_then(|index| self.slots.get(usize::from(index)))
-        else {
+        let Some(slot) = kept.of(&self.free).and_then(|index| self.slots.get(index)) else {
             return Err((EAGAIN, owner));
         };
         // SAFETY: It is that slot.
@@ -438,8 +403,8 @@ type EventTarget = IrqSaveSpinLock<Option<Arc<dyn SrqEvents>>>;
 /// - The C object's context is the address of what `events` has, which does not change.
 /// - All completions are those of one completion queue, so only one is handled at a time. Each has
 ///   the C object of a member, whose context is the member's [`Qp`]; only that of a retired member
-///   may be gone. A member is in place until it was forgotten. If it may still have completions
-///   then, it has retired before, and all completions that did not see that were handled.
+///   may be gone. A member is in place until it has retired, and all completions that did not see
+///   that were handled; it is a member until it was destroyed, and what it has left was handled.
 /// - `retired` is the number of members whose `qp` is `None`. It changes with `members` locked.
 /// - No two members have the same `raw`.
 #[pin_data]
@@ -636,8 +601,7 @@ impl<H: QpHandler<T>, T: Transport> Srq<H, T> {
     }
 
     /// Lets `qp` receive nothing any more, and waits until it handles no receive. A receive that
-    /// completes for it after that is posted again. To be called before a queue pair is destroyed
-    /// whose receives may not all have completed.
+    /// completes for it after that is posted again. To be called before a queue pair is destroyed.
     ///
     /// # Context
     ///
@@ -653,9 +617,14 @@ impl<H: QpHandler<T>, T: Transport> Srq<H, T> {
         self.cq().flush();
     }
 
-    /// Undoes [`Self::add`] of `qp`, once no receive can complete for it any more and none is being
-    /// handled.
+    /// Undoes [`Self::add`] of `qp`, which has retired, and which was destroyed: handles first what
+    /// it has left in the completion queue. Does nothing for one that is no member.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
     pub(super) fn forget(&self, qp: &Qp<H, T>) {
+        self.cq().flush();
         let mut members = self.members.lock();
         let mut all = members.iter();
         let index = all.position(|member| core::ptr::eq(member.address, qp));

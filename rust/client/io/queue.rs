@@ -22,7 +22,6 @@ use kernel::{
     sync::{
         atomic::{
             Atomic,
-            Full,
             Relaxed, //
         },
         Arc, //
@@ -39,10 +38,7 @@ use crate::base::{
         EPROTO,
         ESHUTDOWN, //
     },
-    sync::{
-        self,
-        Place, //
-    },
+    sync::Place, //
 };
 use crate::block::{
     mq::{
@@ -63,8 +59,7 @@ use crate::client::{
         multipath::Multipath,
         persistent,
         protected::Protected,
-        slabs::Slabs,
-        tag::Tag, //
+        slabs::Slabs, //
     },
     target::Target, //
 };
@@ -113,6 +108,7 @@ use crate::rdma::{
     },
     remnant::ObjectRef,
     request::{
+        Ask,
         Carry,
         RequestCaps,
         RequestHandler,
@@ -462,8 +458,8 @@ impl IoQueue {
             memory,
             command: Some(command),
         };
-        let prepare = |posted: &mut Posted, range| match &mut posted.command {
-            Some(message) => commands.write(message, tag, operation, &posted.memory, range),
+        let prepare = |posted: &mut Posted, ask| match &mut posted.command {
+            Some(message) => commands.write(message, tag, operation, &posted.memory, ask),
             None => Err(EINVAL),
         };
         let posted = self.qp.request(tag, carry, posted, prepare, last);
@@ -663,6 +659,17 @@ impl Handler {
         }
     }
 
+    /// Reports an answer that the queue pair has refused with this error, and forgets it.
+    #[cold]
+    fn refuse(&self, qp: &Qp<Self>, commands: &Commands, answer: &Answer, error: Error) {
+        commands.forget(answer.tag);
+        if error == EPROTO {
+            let what = "a response that invalidates what is not its own";
+            return self.events.violated(Malformed(what));
+        }
+        self.unexpected(qp, NOT_IN_FLIGHT);
+    }
+
     /// Returns the request whose memory the device is done with.
     #[inline]
     fn release(&self, memory: Bounced<Request>) -> Request {
@@ -717,17 +724,20 @@ impl QpHandler for Handler {
         let (Some(commands), Ok(received)) = (&self.commands, received) else {
             return;
         };
-        let (tag, buffer) = match (&commands.protected, received.immediate()) {
-            (None, None) => (commands.respond(&buffer, received.len()), Some(buffer)),
-            (None, Some(immediate)) => (commands.deliver(immediate, buffer, received.len()), None),
+        let (answer, buffer) = match (&commands.protected, received.immediate()) {
+            (None, None) => (commands.respond(qp, &buffer, received.len()), Some(buffer)),
+            (None, Some(immediate)) => (
+                commands.deliver(qp, immediate, buffer, received.len()),
+                None,
+            ),
             (Some(protected), immediate) => {
-                match commands.open(protected, buffer, received.len(), immediate) {
+                match commands.open(qp, protected, buffer, received.len(), immediate) {
                     (Err(BadFrame::Forged), buffer) => {
                         buffer.map(|buffer| qp.recv(buffer));
                         return self.forged(qp);
                     }
                     (Err(BadFrame::Malformed(what)), buffer) => (Err(what), buffer),
-                    (Ok(tag), buffer) => (Ok(tag), buffer),
+                    (Ok(answer), buffer) => (Ok(answer), buffer),
                 }
             }
         };
@@ -735,13 +745,13 @@ impl QpHandler for Handler {
         if let Some(buffer) = buffer {
             let _ = qp.recv(buffer);
         }
-        match tag.map(|tag| qp.answered(tag, received)) {
-            Ok(Ok(())) => {}
-            Ok(Err(EPROTO)) => {
-                let what = "a response that invalidates what is not its own";
-                self.events.violated(Malformed(what));
+        match answer {
+            Ok(answer) => {
+                let is_it = |generation| answer.is_of(generation);
+                if let Err(error) = qp.answered(answer.tag, received, is_it) {
+                    self.refuse(qp, commands, &answer, error);
+                }
             }
-            Ok(Err(_)) => self.unexpected(qp, Malformed("a response to a command that is over")),
             Err(malformed) => self.unexpected(qp, malformed),
         }
         if commands.should_grow() {
@@ -772,41 +782,53 @@ impl RequestHandler for Handler {
 }
 
 /// The command of one tag.
+///
+/// The queue pair knows whether a command is in flight and not answered, and whether an answer is
+/// its own. It is asked before anything else. Then what the answer was is stored here, before the
+/// queue pair is told of it: only a command that was answered looks at it.
 struct Slot {
-    /// A [`Tag`] as a word.
-    tag: Atomic<u64>,
     /// The buffer for the command; empty while the command is in flight.
     message: Place<DmaBuffer>,
     /// Length of the answer if it has to be data, in bytes; else 0.
     expected: Atomic<u32>,
+    /// The code of the [`Status`] of the answer.
+    status: Atomic<u32>,
     /// The answer, if it was data.
     data: Place<DmaBuffer>,
 }
 
-impl Slot {
-    /// Replaces the tag by what `to` makes of it.
-    #[inline]
-    fn change(&self, mut to: impl FnMut(Tag) -> Result<Tag, Malformed>) -> Result<(), Malformed> {
-        let mut old = self.tag.load(Relaxed);
-        loop {
-            let new = to(Tag::from_word(old))?.word();
-            match self.tag.cmpxchg(old, new, Full) {
-                Ok(_) => return Ok(()),
-                Err(now) => old = now,
-            }
+/// What a response violates that is one to no command, or to one that was answered.
+const NOT_IN_FLIGHT: Malformed = Malformed("a response to a command that is not in flight");
+
+/// An answer, as it has come: which command it is for.
+struct Answer {
+    tag: u16,
+    /// The generation of the command, as far as `mask` has it.
+    generation: u32,
+    mask: u32,
+}
+
+impl Answer {
+    fn of_response(response: &Response) -> Self {
+        Self {
+            tag: response.tag,
+            generation: response.generation,
+            mask: u32::MAX,
         }
     }
 
-    /// Frees the tag. Returns the status of the answer, if there was one.
+    fn of_delivery(delivery: &Delivery) -> Self {
+        Self {
+            tag: delivery.tag,
+            generation: delivery.generation,
+            mask: Delivery::GENERATION,
+        }
+    }
+
+    /// Returns true if it is for the command of this generation.
     #[inline]
-    fn finish(&self) -> Option<Status> {
-        let mut status = None;
-        let _ = self.change(|tag| {
-            let (free, how) = tag.finish();
-            status = how;
-            Ok(free)
-        });
-        status
+    fn is_of(&self, generation: u32) -> bool {
+        generation & self.mask == self.generation
     }
 }
 
@@ -861,12 +883,10 @@ impl Commands {
         let memory = DmaBuffer::alloc(device, depth * stride, Direction::ToDevice)?;
         for mut message in memory.split(stride) {
             message.truncate(size)?;
-            // CAST: Any number will do.
-            let tag = Tag::new(sync::random_u64() as u32);
             let slot = Slot {
-                tag: Atomic::new(tag.word()),
                 message: Place::new(KBox::new(message, GFP_KERNEL)?),
                 expected: Atomic::new(0),
+                status: Atomic::new(0),
                 data: Place::empty(),
             };
             slots.push(slot, GFP_KERNEL)?;
@@ -908,9 +928,6 @@ impl Commands {
     #[cold]
     fn abandon(&self, tag: u16, message: Option<KBox<DmaBuffer>>) {
         if let (Some(slot), Some(message)) = (self.slots.get(usize::from(tag)), message) {
-            let _ = slot.finish();
-            // A hostile server may have sent an answer meanwhile, though it was not asked.
-            drop(slot.data.take());
             drop(slot.message.put(message));
             self.in_flight.fetch_sub(1, Relaxed);
         }
@@ -1010,7 +1027,7 @@ impl Commands {
         tag: u16,
         mut operation: Operation,
         memory: &Bounced<Request>,
-        range: Option<RemoteRange>,
+        ask: Ask,
     ) -> Result {
         if let (
             Operation::Read {
@@ -1022,23 +1039,16 @@ impl Commands {
                 ..
             },
             Some(RemoteRange { addr, rkey }),
-        ) = (&mut operation, range)
+        ) = (&mut operation, ask.range)
         {
             *remote = Remote { addr, rkey };
         }
         let slot = self.slots.get(usize::from(tag)).ok_or(EINVAL)?;
-        let mut generation = 0;
-        slot.change(|tag| {
-            let (posted, new) = tag.post();
-            generation = new;
-            Ok(posted)
-        })
-        .map_err(|Malformed(_)| EINVAL)?;
         slot.expected.store(operation.answer_len(), Relaxed);
         let mut bytes = [0; command::SIZE];
         let command = Command {
             tag,
-            generation,
+            generation: ask.generation,
             pressed: self.pressed.load(Relaxed) != 0 && self.pressed.xchg(0, Relaxed) != 0,
             operation,
         };
@@ -1054,10 +1064,14 @@ impl Commands {
         }
     }
 
-    /// Takes note of a received message of `len` bytes. Returns the tag of the command that it
-    /// answers.
+    /// Takes note of a received message of `len` bytes. Returns which command it answers.
     #[inline]
-    fn respond(&self, message: &DmaBuffer, len: u32) -> Result<u16, Malformed> {
+    fn respond(
+        &self,
+        qp: &Qp<Handler>,
+        message: &DmaBuffer,
+        len: u32,
+    ) -> Result<Answer, Malformed> {
         let mut bytes = [0; response::SIZE];
         let whole = message.copy_out(0, &mut bytes).is_ok();
         // CAST: 16.
@@ -1065,27 +1079,38 @@ impl Commands {
             return Err(Malformed("the response has the wrong length"));
         }
         let response = Response::parse(&bytes)?;
-        let slot = self.slot(response.tag)?;
+        let answer = Answer::of_response(&response);
+        let slot = self.slot(qp, &answer)?;
         if response.status == Status::Ok && slot.expected.load(Relaxed) != 0 {
             return Err(Malformed("a read was answered without its data"));
         }
-        slot.change(|tag| tag.respond(&response))?;
+        slot.status.store(response.status.code().into(), Relaxed);
         self.grant(response.credit)?;
-        Ok(response.tag)
+        Ok(answer)
     }
 
-    /// Opens the received frame of `len` bytes in `buffer`, and takes note of it. Returns the tag
-    /// of the command that it answers, and the buffer if the frame had no data.
+    /// Forgets the data of an answer to `tag`, whose command has ended without it meanwhile.
+    #[cold]
+    fn forget(&self, tag: u16) {
+        if let Some(slot) = self.slots.get(usize::from(tag)) {
+            drop(slot.data.take());
+        }
+    }
+
+    /// Opens the received frame of `len` bytes in `buffer`, and takes note of it. Returns which
+    /// command it answers, and the buffer if the frame had no data.
     fn open(
         &self,
+        qp: &Qp<Handler>,
         protected: &Protected,
         mut buffer: KBox<DmaBuffer>,
         len: u32,
         immediate: Option<u32>,
-    ) -> (Result<u16, BadFrame>, Option<KBox<DmaBuffer>>) {
+    ) -> (Result<Answer, BadFrame>, Option<KBox<DmaBuffer>>) {
         let answered = protected.open(&mut buffer, len).and_then(|opened| {
             let response = Response::parse(&opened.response)?;
-            let slot = self.slot(response.tag)?;
+            let answer = Answer::of_response(&response);
+            let slot = self.slot(qp, &answer)?;
             let ok = response.status == Status::Ok;
             let expected = match ok {
                 true => slot.expected.load(Relaxed),
@@ -1095,49 +1120,61 @@ impl Commands {
                 return Err(Malformed("an answer has not the data that were asked for").into());
             }
             protected.note(response.tag, &opened, ok)?;
-            slot.change(|tag| tag.respond(&response))?;
+            slot.status.store(response.status.code().into(), Relaxed);
             self.grant(response.credit)?;
-            Ok((slot, response.tag, expected != 0))
+            Ok((slot, answer, expected != 0))
         });
-        let (slot, tag, has_data) = match answered {
+        let (slot, answer, has_data) = match answered {
             Ok(answer) => answer,
             Err(bad) => return (Err(bad), Some(buffer)),
         };
         let buffer = match has_data {
             true => {
-                // The place is empty, unless the connection has failed.
+                // The place is empty.
                 drop(slot.data.put(buffer));
                 None
             }
             false => Some(buffer),
         };
-        let tag = match immediate {
-            None => Ok(tag),
+        let answer = match immediate {
+            None => Ok(answer),
             Some(_) => Err(Malformed("immediate data where there are none").into()),
         };
-        (tag, buffer)
+        (answer, buffer)
     }
 
-    /// Takes note of `len` bytes of received data with `immediate`. Returns the tag of the command
-    /// that they answer.
+    /// Takes note of `len` bytes of received data with `immediate`. Returns which command they
+    /// answer.
     #[inline]
-    fn deliver(&self, immediate: u32, data: KBox<DmaBuffer>, len: u32) -> Result<u16, Malformed> {
+    fn deliver(
+        &self,
+        qp: &Qp<Handler>,
+        immediate: u32,
+        data: KBox<DmaBuffer>,
+        len: u32,
+    ) -> Result<Answer, Malformed> {
         let delivery = Delivery::parse(immediate);
-        let slot = self.slot(delivery.tag)?;
+        let answer = Answer::of_delivery(&delivery);
+        let slot = self.slot(qp, &answer)?;
         if len == 0 || len != slot.expected.load(Relaxed) {
             return Err(Malformed("data that no command asked for"));
         }
-        slot.change(|tag| tag.deliver(&delivery))?;
-        // The place is empty, unless the connection has failed.
-        drop(slot.data.put(data));
         self.grant(delivery.credit)?;
-        Ok(delivery.tag)
+        slot.status.store(Status::Ok.code().into(), Relaxed);
+        // The place is empty.
+        drop(slot.data.put(data));
+        Ok(answer)
     }
 
+    /// Returns the slot of the command that waits for this answer.
     #[inline]
-    fn slot(&self, tag: u16) -> Result<&Slot, Malformed> {
-        let slot = self.slots.get(usize::from(tag));
-        slot.ok_or(Malformed("a response to a tag beyond the depth"))
+    fn slot(&self, qp: &Qp<Handler>, answer: &Answer) -> Result<&Slot, Malformed> {
+        let slot = self.slots.get(usize::from(answer.tag));
+        let slot = slot.ok_or(Malformed("a response to a tag beyond the depth"))?;
+        match qp.asks(answer.tag, |generation| answer.is_of(generation)) {
+            true => Ok(slot),
+            false => Err(NOT_IN_FLIGHT),
+        }
     }
 
     #[inline]
@@ -1218,11 +1255,20 @@ impl Commands {
         let Some(slot) = self.slots.get(usize::from(memory.memory().tag())) else {
             return finished;
         };
-        let answer = slot.finish().filter(|_| sent);
-        finished.receive = slot.data.take();
+        let has_data = slot.expected.load(Relaxed) != 0;
+        if has_data {
+            finished.receive = slot.data.take();
+        }
+        // A request that was sent, and is over, was answered.
+        // CAST: It was stored as a u16.
+        let answer = sent.then(|| Status::try_from(slot.status.load(Relaxed) as u16));
         finished.status = match answer {
-            None => Err(BlkError::Transport),
-            Some(Status::Ok) => {
+            None | Some(Err(_)) => Err(BlkError::Transport),
+            // This cannot be, and the memory of the reader has nothing of it.
+            Some(Ok(Status::Ok)) if has_data && finished.receive.is_none() => {
+                Err(BlkError::Transport)
+            }
+            Some(Ok(Status::Ok)) => {
                 match self.take_data(memory, finished.receive.as_deref(), &mut message) {
                     Ok(()) => Ok(()),
                     // What was forged is read again on another connection.
@@ -1233,7 +1279,7 @@ impl Commands {
                     Err(_) => Err(BlkError::IoError),
                 }
             }
-            Some(status) => status.into(),
+            Some(Ok(status)) => status.into(),
         };
         // The place is empty: `begin` took the buffer out for the command.
         drop(slot.message.put(message));

@@ -128,7 +128,7 @@ mod tests {
                 ..Reply::default()
             };
             check!(refusal(qp.reply(1, reply, with_message(4)?, false)) == Some((EINVAL, 4)));
-            let prepare = |_: &mut Owner, _| Ok(());
+            let prepare = |_: &mut Owner, _: Ask| Ok(());
             let refused = qp.request(1, Carry::Inline, with_message(5)?, prepare, false);
             check!(refusal(refused) == Some((EINVAL, 5)));
             qp.ring();

@@ -71,7 +71,7 @@ impl QpHandler for Handler {
                     let _ = done.0.buffer.copy_out(0, &mut slot);
                     // CAST: Slots of tests are small.
                     let slot = done.0.immediate.map_or(slot[0].into(), |slot| slot as u16);
-                    done.0.answer = Some(qp.answered(slot, received));
+                    done.0.answer = Some(qp.answered(slot, received, |_| true));
                 }
             }
             Err(error) => done.1 = Err(error),
@@ -238,6 +238,16 @@ impl Side {
 
     /// Answers a request as if a message had come in, which has invalidated a key or none.
     pub(super) fn answered(&self, slot: u16, invalidated: Option<u32>) -> Result {
+        self.answered_if(slot, invalidated, |_| true)
+    }
+
+    /// The same, if `is_it` says so of the generation of the request.
+    pub(super) fn answered_if(
+        &self,
+        slot: u16,
+        invalidated: Option<u32>,
+        is_it: impl Fn(u32) -> bool,
+    ) -> Result {
         let flags = match invalidated {
             Some(_) => bindings::ib_wc_flags_IB_WC_WITH_INVALIDATE,
             None => 0,
@@ -253,7 +263,7 @@ impl Side {
             ..pin_init::zeroed()
         };
         let received = Received::new(&wc).map_err(|error| error.to_error())?;
-        self.qp.answered(slot, received)
+        self.qp.answered(slot, received, is_it)
     }
 }
 
@@ -474,8 +484,8 @@ impl Pair {
             ..self.message(slot.into(), 32, 0)?
         };
         let mut range = RemoteRange { addr: 0, rkey: 0 };
-        let prepare = |owner: &mut Owner, access: Option<RemoteRange>| {
-            range = access.unwrap_or(range);
+        let prepare = |owner: &mut Owner, ask: Ask| {
+            range = ask.range.unwrap_or(range);
             let message = owner.message.as_mut().ok_or(EIO)?;
             // CAST: Slots of tests are small.
             message.copy_in(0, &[slot as u8])

@@ -278,7 +278,6 @@ mod create {
                     send_wr: u32::MAX,
                     ..CAPS
                 },
-                QpCaps { large: 65, ..CAPS },
             ];
             let caps = RequestCaps::from(CAPS);
             let regions = [
@@ -290,11 +289,6 @@ mod create {
                 },
                 RequestCaps {
                     large_regions: 1,
-                    ..caps
-                },
-                RequestCaps {
-                    large_regions: 65,
-                    large_region_pages: 1,
                     ..caps
                 },
             ];

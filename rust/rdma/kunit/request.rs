@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
+// Long: all that becomes of a request.
 
 //! KUnit suites of requests: when they come back, and what the peer may do until then.
 
@@ -142,6 +143,60 @@ mod tests {
             };
             let refused = pair.far.qp.reply(0, others, pair.reply(0, 64, 9)?, true);
             check!(refused.err().map(|(error, _)| error) == Some(EINVAL));
+            Ok(())
+        })
+    }
+
+    /// What the caller learns of a request is that of another one, unless the generation is right.
+    #[test]
+    fn is_asked_for_by_its_generation() -> Result {
+        with_requests(|pair| {
+            let near = &pair.near;
+            let block = Block::new(1, PAGE_SIZE, 1)?;
+            let mut last = None;
+            for _ in 0..3 {
+                let mut generation = 0;
+                let prepare = |_: &mut Owner, ask: Ask| {
+                    generation = ask.generation;
+                    check!(ask.range.is_none());
+                    Ok(())
+                };
+                let owner = Owner {
+                    block: Some(block.clone()),
+                    ..pair.message(3, 32, 3)?
+                };
+                check!(!near.qp.asks(3, |_| true) && !near.qp.asks(u16::MAX, |_| true));
+                posted(near.qp.request(3, Carry::Nothing, owner, prepare, true))?;
+                check!(last != Some(generation));
+                let is_it = |of: u32| of == generation;
+                check!(near.qp.asks(3, is_it) && !near.qp.asks(3, |of| !is_it(of)));
+                check!(!near.qp.asks(2, |_| true));
+                check!(near.answered_if(3, None, |of| !is_it(of)) == Err(EINVAL));
+                pair.requested()?;
+                check!(near.answered_if(3, None, is_it) == Ok(()));
+                check!(!near.qp.asks(3, is_it));
+                check!(back(pair)? == 3);
+                last = Some(generation);
+                let again = pair.landing(1, 32)?;
+                posted(pair.far.qp.recv(again))?;
+            }
+            Ok(())
+        })
+    }
+
+    /// The key of the request before it in its slot is none of its own.
+    #[test]
+    fn has_no_key_if_it_lends_nothing() -> Result {
+        with_requests(|pair| {
+            let block = Block::new(1, PAGE_SIZE, 1)?;
+            let range = pair.request(0, Carry::Access(RdmaOp::Write), &block, true)?;
+            pair.requested()?;
+            check!(pair.near.answered(0, None) == Ok(()));
+            check!(back(pair)? == 0);
+            pair.request(0, Carry::Nothing, &block, true)?;
+            pair.requested()?;
+            check!(pair.near.answered(0, Some(range.rkey)) == Err(EPROTO));
+            check!(pair.near.qp.has_failed());
             Ok(())
         })
     }
@@ -350,7 +405,7 @@ mod tests {
                 block: Some(block.clone()),
                 ..pair.message(0, 1, 0)?
             };
-            let prepare = |_: &mut Owner, _: Option<RemoteRange>| Err(EPROTO);
+            let prepare = |_: &mut Owner, _: Ask| Err(EPROTO);
             let result = pair.near.qp.request(0, read, owner, prepare, true);
             check!(posted(result) == Err(EPROTO));
             check!(pair.near.qp.posted() == 8);
@@ -438,7 +493,7 @@ mod tests {
             check!(pair.request(0, read, &none, true) == Err(EINVAL));
             check!(pair.request(0, Carry::Inline, &long, true) == Err(EINVAL));
 
-            let prepare = |_: &mut Owner, _: Option<RemoteRange>| Err(EPROTO);
+            let prepare = |_: &mut Owner, _: Ask| Err(EPROTO);
             let owner = pair.message(0, 1, 0)?;
             let result = pair.near.qp.request(0, read, owner, prepare, true);
             check!(posted(result) == Err(EINVAL));
@@ -475,7 +530,7 @@ mod tests {
                 ..pin_init::zeroed()
             };
             let elsewhere = Received::new(&wc).map_err(|error| error.to_error())?;
-            check!(pair.near.qp.answered(0, elsewhere) == Err(EINVAL));
+            check!(pair.near.qp.answered(0, elsewhere, |_| true) == Err(EINVAL));
             pair.requested()?;
             pair.replied(Reply::default(), pair.message(0, 1, 0)?)?;
             check!(back(pair)? == 0);

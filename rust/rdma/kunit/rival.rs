@@ -219,7 +219,12 @@ mod tests {
             let mut landing = pair.landing(1, 64)?;
             landing.rival = Some(rival.clone());
             match qp.recv(landing) {
-                Ok(()) => check!(rival.early.load(Relaxed) == 0),
+                // The drain waits until the receive is posted, and then for its completion.
+                Ok(()) => {
+                    check!(rival.early.load(Relaxed) == 0);
+                    check!(rival.done.wait_timeout(TIMEOUT_MS) == Ok(()));
+                    check!(events.recvs.len() == 1);
+                }
                 Err((error, landing)) => {
                     check!(error == ESHUTDOWN && landing.number == 1 && events.recvs.len() == 0);
                 }

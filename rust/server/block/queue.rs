@@ -44,6 +44,7 @@ use kernel::{
 
 use crate::base::{
     errno::ESHUTDOWN,
+    free::FreeSet,
     sync::{
         self,
         new_irqsave_spinlock,
@@ -191,8 +192,9 @@ pub(super) fn credit_max(depth: u16) -> u16 {
 struct Slots {
     /// The commands, by the index of their slot.
     commands: KVec<Place<Command>>,
-    /// A bit for each command that is free.
-    free: KVec<Atomic<u64>>,
+    /// Which of them are free. To take one is a full barrier: who ends the queue sees that it is
+    /// taken, or who has taken it sees that the queue ends.
+    free: FreeSet,
     /// The number of commands that were made. Changed with the waiters locked.
     made: Atomic<usize>,
 }
@@ -204,48 +206,17 @@ impl Slots {
         for _ in 0..depth {
             commands.push(Place::empty(), GFP_KERNEL)?;
         }
-        let mut free = KVec::new();
-        for _ in 0..depth.div_ceil(64) {
-            free.push(Atomic::new(0), GFP_KERNEL)?;
-        }
         Ok(Self {
             commands,
-            free,
+            free: FreeSet::taken(depth)?,
             made: Atomic::new(0),
         })
     }
 
-    /// Claims a free command, and returns its index. It is there to be taken.
-    #[inline]
-    fn claim(&self) -> Option<usize> {
-        for (index, word) in self.free.iter().enumerate() {
-            let mut bits = word.load(Relaxed);
-            while bits != 0 {
-                // Full: who ends the queue sees this, or the caller sees that it ends.
-                match word.cmpxchg(bits, bits & (bits - 1), Full) {
-                    // CAST: Less than 64.
-                    Ok(_) => return Some(index * 64 + bits.trailing_zeros() as usize),
-                    Err(now) => bits = now,
-                }
-            }
-        }
-        None
-    }
-
-    /// Marks a command as free.
-    #[inline]
-    fn unclaim(&self, index: usize) {
-        if let Some(word) = self.free.get(index / 64) {
-            word.fetch_add(1 << (index % 64), Full);
-        }
-    }
-
     /// Returns true if all commands are free.
     fn are_free(&self) -> bool {
-        // Acquire: a command that is seen to be free has been counted in `made`.
-        // CAST: At most 64 each.
-        let free = |word: &Atomic<u64>| word.load(Acquire).count_ones() as usize;
-        self.free.iter().map(free).sum::<usize>() == self.made.load(Relaxed)
+        // A command that is seen to be free has been counted in `made`.
+        self.free.count() == self.made.load(Relaxed)
     }
 }
 
@@ -709,7 +680,7 @@ impl IoQueue {
     /// Takes a command, if one is known to be free.
     #[inline]
     fn take_free(&self) -> Option<KBox<Command>> {
-        let index = self.slots.claim()?;
+        let index = self.slots.free.take()?;
         if self.is_ending() {
             self.unclaim(index);
             return None;
@@ -732,7 +703,7 @@ impl IoQueue {
     /// sees that the queue is closed, or [`IoQueue::end_waiting`] sees that all are free.
     #[inline]
     fn unclaim(&self, index: usize) {
-        self.slots.unclaim(index);
+        self.slots.free.put(index);
         if self.is_closed() && self.slots.are_free() {
             self.idle.complete_all();
         }
@@ -742,13 +713,18 @@ impl IoQueue {
     /// promised. Any context.
     #[inline]
     pub(super) fn put_recv(&self, qp: &QueuePair, recv: KBox<Recv>) {
-        if self.poller.surplus.load(Relaxed) && !self.poller.keeps_receive() {
-            return drop(recv);
+        let mut recv = recv;
+        if self.poller.surplus.load(Relaxed) {
+            // Its slot of the queue is free before it is counted so: others may want it at once.
+            drop(core::mem::take(recv.header.kept_slot()));
+            if !self.poller.keeps_receive() {
+                return drop(recv);
+            }
         }
         if let Err((_, recv)) = qp.recv(recv) {
             // The queue pair, or the poller, is closed.
-            self.poller.lose_receive();
             drop(recv);
+            self.poller.lose_receive();
         }
     }
 
@@ -1855,13 +1831,21 @@ impl Poller {
         let all = queue.credit() + more;
         let first = all <= CREDIT_SURE;
         let made = queue.make_commands(all);
+        let mut missing = u32::from(more);
         let made = made.and_then(|()| match self.has_srq {
             true => self.promise(more, first),
-            false => self.make_recvs(&mut more.into(), first, |recv| qp.recv(recv)),
+            false => self.make_recvs(&mut missing, first, |recv| qp.recv(recv)),
         });
         // The owner of the queue may wait for this reference to go.
         drop(qp);
-        if made.is_err() {
+        let more = match made {
+            Ok(()) => more,
+            // What a queue of its own has got is there for good.
+            // CAST: At most `more`.
+            Err(_) if !self.has_srq => more - missing as u16,
+            Err(_) => 0,
+        };
+        if more == 0 {
             // The pool asks for another attempt later.
             return true;
         }

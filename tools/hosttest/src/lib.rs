@@ -9,11 +9,6 @@
 #[path = "../../../rust"]
 #[allow(missing_docs)]
 mod module {
-    pub mod client {
-        pub mod io {
-            pub mod tag;
-        }
-    }
     pub mod config {
         pub mod parse;
     }
@@ -37,7 +32,7 @@ mod module {
 }
 
 mod block;
-pub use module::{client, config, link, proto, server, session, stats};
+pub use module::{config, link, proto, server, session, stats};
 
 #[cfg(test)]
 mod tests;

@@ -19,7 +19,6 @@ mod receives;
 mod session;
 mod share;
 mod status;
-mod tag;
 mod uapi;
 mod values;
 

@@ -36,6 +36,10 @@ file_export() {
 	there export resize vol --size 128M
 	wait_for 30 has_size "$dev" $((128 * mib)) || bad "after resize the disk has $(blockdev --getsize64 "$dev") bytes"
 	is "exit code of making it smaller" "$(remote "$FARBLK export resize vol --size 1M 2>/dev/null; echo \$?")" 2
+	must remote "truncate -s 64M $file"
+	is "exit code for a file that was cut off" "$(remote "$FARBLK export resize vol 2>/dev/null; echo \$?")" 2
+	is "the disk's size then" "$(blockdev --getsize64 "$dev")" $((128 * mib))
+	must remote "truncate -s 128M $file"
 	here unmap vol
 	there export rm vol
 	is "loop devices that stay" "$(remote "losetup --associated $file")" ""

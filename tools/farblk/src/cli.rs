@@ -346,6 +346,9 @@ pub enum Export {
         /// Make the file this large: a number of bytes, or with K, M, G, T, P, E
         #[arg(long, value_name = "SIZE", value_parser = size::parse)]
         size: Option<u64>,
+        /// Take over the size of a file that was cut off: clients lose what was behind it
+        #[arg(long, conflicts_with = "size")]
+        force: bool,
     },
     /// Remove an export; the contents of a RAM export are lost
     Rm {

@@ -629,7 +629,7 @@ rmdir ./sys/kernel/config/farblk/exports/vol2
         1 << 20
     );
     tree.losetup("echo 'losetup: /dev/loop0: no' >&2; exit 1");
-    tree.run("export resize vol2")
+    tree.run("export resize vol2 --force")
         .code(1)
         .stdout_eq("")
         .stderr_eq(str![[r#"

@@ -140,7 +140,7 @@ pub fn run(context: &Context, command: &cli::Export) -> Result<(), Error> {
         cli::Export::Unreserve { name, force } => unreserve(context, name, *force),
         cli::Export::Disable { name, force } => disable(context, name, *force),
         cli::Export::Enable { name } => enable_again(context, name),
-        cli::Export::Resize { name, size } => resize(context, name, *size),
+        cli::Export::Resize { name, size, force } => resize(context, name, *size, *force),
         cli::Export::Rm { name, force } => remove(context, name, *force),
     }
 }
@@ -854,7 +854,7 @@ fn loop_to_detach(context: &Context, name: &str, job: &Job) -> Option<String> {
 
 /// Runs `farblk export resize`. The module sees by itself that a device has another size; a loop
 /// device has to be told that its file has.
-fn resize(context: &Context, name: &str, size: Option<u64>) -> Result<(), Error> {
+fn resize(context: &Context, name: &str, size: Option<u64>, force: bool) -> Result<(), Error> {
     let configfs = &context.configfs;
     let job = Job::new(format!("cannot resize export {name}"));
     let object = configfs.path(&["exports", name]);
@@ -877,8 +877,10 @@ fn resize(context: &Context, name: &str, size: Option<u64>) -> Result<(), Error>
         }
         (Some(file), size) => {
             let path = Path::new(file);
-            if let Some(size) = size {
-                grown = grow(context, path, size, &job)?;
+            match size {
+                Some(size) => grown = grow(context, path, size, &job)?,
+                None if !force => require_not_cut_off(&before, path, &job)?,
+                None => {}
             }
             if !configfs.record(|| format!("losetup --set-capacity {device}")) {
                 context.devices.set_capacity(device, &job)?;
@@ -889,6 +891,31 @@ fn resize(context: &Context, name: &str, size: Option<u64>) -> Result<(), Error>
         return Ok(());
     }
     report_resized(context, &before, device, grown)
+}
+
+/// Fails if the file is smaller than the export: what clients have behind its end would be lost.
+fn require_not_cut_off(export: &Export, path: &Path, job: &Job) -> Result<(), Error> {
+    let (Ok(file), Some(size)) = (fs::metadata(path), export.size_bytes) else {
+        return Ok(());
+    };
+    if file.len() >= size {
+        return Ok(());
+    }
+    let (have, size) = (size::human(file.len()), size::human(size));
+    let why = format!(
+        "{} was cut off: it has {have}, and clients were told {size}",
+        path.display()
+    );
+    let hint = fill_in(
+        "truncate --size {size} {file}  # clients read zeroes there, where they had data\n\
+         farblk export resize {name} --force  # or: their disk ends there",
+        &[
+            ("size", &export.size_bytes.unwrap_or(0).to_string()),
+            ("file", &path.display().to_string()),
+            ("name", &export.name),
+        ],
+    );
+    Err(job.error(Code::BadValue, why).hint(hint))
 }
 
 /// Makes a file larger that is exported; says whether it was smaller.

@@ -2063,6 +2063,21 @@ fn exports_are_resized() {
     assert_eq!(host.system.take_log(), ["--set-capacity /dev/loop0"]);
     assert_eq!(host.ok("export resize f"), line);
     assert_eq!(host.system.take_log(), ["--set-capacity /dev/loop0"]);
+    // A file that was cut off meanwhile.
+    let cut = fs::File::options().write(true).open(&file).expect("it");
+    cut.set_len(1 << 20).expect("to cut it off");
+    let (code, status, text) = host.fails("export resize f");
+    assert_eq!((code, status), ("F0106".into(), 2), "{text}");
+    assert!(text.contains("clients were told 2.0 MiB"), "{text}");
+    assert!(host.system.take_log().is_empty());
+    host.fails("export resize f --size 2M --force");
+    host.kernel.put("exports/f", "size", "1048576");
+    host.ok("export resize f --force");
+    assert_eq!(host.system.take_log(), ["--set-capacity /dev/loop0"]);
+    cut.set_len(2 << 20).expect("to make it larger");
+    host.kernel.put("exports/f", "size", "2097152");
+    host.ok("export resize f");
+    host.system.take_log();
     assert!(
         host.ok("-j export resize d")
             .starts_with(r#"{"schema":"farblk.export/1","changed":false,"#)

@@ -234,8 +234,8 @@ class Host:
 class Scenarios:
     """What is tried. Each begins with both machines up, the maps live and the file systems mounted, and ends so."""
 
-    NAMES = ["coldplug", "by_hand", "client_reboots", "server_reboots", "both_reboot", "server_is_late", "power_off_alone",
-             "mirror"]
+    NAMES = ["coldplug", "names", "by_hand", "client_reboots", "server_reboots", "both_reboot", "server_is_late",
+             "power_off_alone", "mirror"]
 
     def __init__(self, run):
         self.run = run
@@ -381,6 +381,28 @@ class Scenarios:
         client.sh(by_hand)
         client.sh(f"systemctl is-active farblk-map@scratch && systemctl stop farblk-map@scratch && {live}")
         client.sh("farblk unmap scratch && systemctl start farblk-map@scratch")
+        self.same()
+
+    def names(self):
+        """What a command has made, moved or removed has its own names when that returns, and no others."""
+        client, server = self.client, self.server
+        both = "one", "two"
+        for name in both:
+            server.sh(f"farblk export create {name} --file /srv/{name} --size 16M --allow client")
+        own = "for n in one two; do [ $(basename $(readlink -f /dev/farblk/by-name/$n)) = $(</sys/kernel/config/farblk/maps/$n/device) ] || exit; done"
+        for _ in range(5):
+            # The disks get the other order by the restore.
+            for name in reversed(both):
+                client.sh(f"farblk map server/{name} --persist --no-path-timeout 5s")
+            client.sh(own)
+            for name in both:
+                client.sh(f"farblk unmap {name}; [ ! -L /dev/farblk/by-name/{name} ]")
+            client.sh(f"farblk config restore >/dev/null; {own}")
+            for name in both:
+                client.sh(f"farblk unmap {name}")
+        client.sh("rm /etc/farblk/client.d/one.toml /etc/farblk/client.d/two.toml")
+        for name in both:
+            server.sh(f"farblk export rm {name} && rm /srv/{name}")
         self.same()
 
     def client_reboots(self):

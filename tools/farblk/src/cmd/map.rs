@@ -27,6 +27,8 @@ use crate::size;
 
 /// Timeout for the device node to appear after the kernel has made the disk.
 const NODE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Timeout for the names of a disk to become those that it should have.
+const NAMES_TIMEOUT: Duration = Duration::from_secs(10);
 /// Timeout for a disk that is open without a visible user: udev opens a new disk to probe it.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 /// The largest number of paths of a map.
@@ -364,11 +366,47 @@ fn connect(context: &Context, arguments: &cli::Map, object: &Path, job: &Job) ->
     Ok(())
 }
 
-/// Waits for udev, so that the next command finds all names of a new disk, and not udev using it.
+/// Waits for udev, so that the next command does not find udev using a disk.
 pub fn wait_for_udev(context: &Context) {
     if !context.devices.settle() {
-        let text = "udev is still busy: names of the disk may come later";
-        context.output.note(text);
+        context.output.note("udev is still busy");
+    }
+}
+
+/// Waits until the name of map `name` in `/dev/farblk` leads to `disk`, and udev has closed that;
+/// or until the name is gone, if there is no disk any more. Fails if udev has not brought that
+/// about in time: the next command would use another disk by this name. Where no udev runs there
+/// are no such names, or they are somebody else's.
+pub fn wait_for_names(
+    context: &Context,
+    name: &str,
+    disk: Option<&str>,
+    job: &Job,
+) -> Result<(), Error> {
+    let link = context.root.join("dev/farblk/by-name").join(name);
+    let has_udev = context.root.join("run/udev/control").exists();
+    let deadline = Instant::now() + NAMES_TIMEOUT;
+    loop {
+        // udev may be busy for long with other disks, of which one that is gone does not depend.
+        let is_done = disk.is_none() || context.devices.settle();
+        let is_there = has_udev && link.symlink_metadata().is_ok();
+        let leads_there = disk.is_some_and(|disk| context.devices.is_node(&link, disk));
+        if leads_there || is_done && !is_there {
+            return Ok(());
+        }
+        if !is_done || Instant::now() >= deadline {
+            let link = link.display();
+            let why = match (is_there, disk) {
+                (true, Some(disk)) => {
+                    format!("{disk} is there, but {link} is still the name of another disk")
+                }
+                (true, None) => format!("the disk is gone, but {link} is still there"),
+                (false, _) => "udev is still busy: the disk has no names yet".into(),
+            };
+            let hint = "udevadm settle  # then look again: ls -l /dev/farblk/by-name";
+            return Err(job.error(Code::NoDeviceNode, why).hint(hint));
+        }
+        thread::sleep(Duration::from_millis(50));
     }
 }
 
@@ -425,7 +463,7 @@ fn report(
             .output
             .note(&format!("map {name} exists already, with these settings"));
     }
-    wait_for_udev(context);
+    wait_for_names(context, name, Some(disk), job)?;
     if context.output.is_json() {
         return context.output.document(&Document {
             schema: "farblk.map/1",
@@ -550,6 +588,7 @@ pub fn unmap(context: &Context, arguments: &cli::Unmap) -> Result<(), Error> {
     if configfs.is_dry_run() {
         return Ok(());
     }
+    wait_for_names(context, &name, None, &job)?;
     let was = disk.map(|disk| format!(" ({disk})")).unwrap_or_default();
     let kept = kept.unwrap_or_default();
     context.output.result(

@@ -747,9 +747,43 @@ fn udev_is_waited_for() {
     host.ok("map 10.9.0.1/t --dry-run");
     assert!(host.system.take_log().is_empty());
     host.system.with_busy_udev();
+    let (code, exit, text) = host.fails("map 10.9.0.1/s");
+    assert_eq!((code, exit), ("F0110".into(), 5), "{text}");
+    assert!(text.contains("udev is still busy"), "{text}");
+}
+
+/// The next command would use another disk by this name.
+#[test]
+fn a_map_is_there_when_its_name_is_its_own() {
+    let host = Host::new("names");
+    let names = host.root.join("dev/farblk/by-name");
+    fs::create_dir_all(&names).expect("a directory");
+    fs::create_dir_all(host.root.join("run/udev")).expect("a directory");
+    fs::write(host.root.join("run/udev/control"), "").expect("a file");
+    host.system.disk("sdb");
     host.ok("map 10.9.0.1/s");
-    let said = host.err.take();
-    assert!(said.contains("udev is still busy"), "{said}");
+    host.ends("config save", 0);
+    let link = |disk: &str| {
+        let _ = fs::remove_file(names.join("s"));
+        std::os::unix::fs::symlink(format!("../../{disk}"), names.join("s")).expect("a link");
+        host.system.link("dev/farblk/by-name/s", disk);
+    };
+    link("farblk0");
+    host.ok("map 10.9.0.1/s");
+    assert_eq!(host.ends("config restore", 0), "map s  unchanged");
+    link("sdb");
+    let (code, _, text) = host.fails("map 10.9.0.1/s");
+    assert_eq!(code, "F0110", "{text}");
+    assert!(text.contains("still the name of another disk"), "{text}");
+    let text = host.ends("config restore", 8);
+    assert!(text.starts_with("map s  FAILED F0110: "), "{text}");
+    // The map is gone, and its name is not.
+    let (code, _, text) = host.fails("unmap s");
+    assert_eq!(code, "F0110", "{text}");
+    assert!(host.kernel.objects().is_empty());
+    fs::remove_file(names.join("s")).expect("to remove it");
+    host.ok("map 10.9.0.1/s");
+    host.ok("unmap s");
 }
 
 #[test]

@@ -164,7 +164,10 @@ fn start_map(context: &Context, name: &str) -> Result<(), Error> {
         _ => format!("map {name} was there before: its unit leaves it alone"),
     };
     // What comes after the unit may use the links of the disk.
-    map::wait_for_udev(context);
+    let disk = context
+        .configfs
+        .attr(&context.configfs.path(&["maps", name]), "device");
+    map::wait_for_names(context, name, disk.as_deref(), &job)?;
     // The document is that of the restore.
     match context.output.is_json() {
         true => Ok(()),

@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{is_valid, item};
-use crate::cmd::Context;
+use crate::cmd::{Context, map};
 use crate::configfs::Job;
 use crate::error::{Code, Error, Hints, exit};
 use crate::identity;
@@ -152,6 +152,9 @@ pub fn run(context: &Context, arguments: &Arguments) -> Result<(), Error> {
             }
         }
     }
+    if arguments.map.is_none() && !context.configfs.is_dry_run() {
+        wait_for_names(context, &mut items);
+    }
     let complete = items.iter().all(|item| item.result != "failed");
     if !complete {
         context.exit.set(match code {
@@ -167,6 +170,24 @@ pub fn run(context: &Context, arguments: &Arguments) -> Result<(), Error> {
         return Ok(());
     }
     report(context, items)
+}
+
+/// Waits until the names of all maps that run are true. A map whose name is not has failed.
+fn wait_for_names(context: &Context, items: &mut [ItemResult]) {
+    let configfs = &context.configfs;
+    for item in items
+        .iter_mut()
+        .filter(|item| item.kind == "map" && item.result != "failed")
+    {
+        let disk = configfs.attr(&configfs.path(&["maps", &item.name]), "device");
+        let job = Job::new(format!("cannot restore map {}", item.name));
+        let Some(disk) = disk.filter(|disk| !disk.is_empty()) else {
+            continue;
+        };
+        if let Err(error) = map::wait_for_names(context, &item.name, Some(&disk), &job) {
+            *item = ItemResult::new("map", &item.name, &Err(error));
+        }
+    }
 }
 
 fn report(context: &Context, items: Vec<ItemResult>) -> Result<(), Error> {

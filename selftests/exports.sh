@@ -161,6 +161,93 @@ export_switch() {
 	here unmap e
 }
 
+# goes MAP LINE: MAP waits under I/O when LINE takes the device of its export away, and says why.
+goes() {
+	local dev
+	dev=/dev/$(show "$C/maps/$1/device")
+	random /run/data 1
+	rm -f /run/stop
+	while [ ! -e /run/stop ]; do direct_write /run/data "$dev" || exit; done 2>/run/writes &
+	at_exit "touch /run/stop; $FARBLK unmap $1 --force >/dev/null 2>&1; wait; rm /run/stop"
+	must direct_write /run/data "$dev"
+	must remote "$2"
+	wait_for 30 list_has '.last_error.errno == "ENOMEDIUM"' || bad "the map: $("$FARBLK" -j list)"
+	is "the disk's size" "$(blockdev --getsize64 "$dev")" $((8 << 20))
+	[ -d /proc/$! ] || bad "a write did not wait: $(cat /run/writes)"
+}
+
+# The device of an export goes away: both sides say why, and the other exports do not suffer.
+unavailable() {
+	local power=/sys/kernel/config/nullb/fbn/power
+	needs_module null_blk
+	there port add --addr "$FARBLK_SERVER"
+	there export create r --ram 8M --allow-any-host
+	back "null_disk fbn 8"
+	there export create g --device "$BACK" --allow-any-host
+	here map "$FARBLK_SERVER/g" --no-path-timeout forever --reconnect-max 1s
+	goes g "store $power 0"
+	exits 11 "$FARBLK" doctor "$FARBLK_SERVER/g"
+	grep -q 'map g is .*: the export is unavailable: its device was removed' /run/stdout && grep -q "$FARBLK_SERVER/g is unavailable" /run/stdout || bad "doctor: $(cat /run/stdout)"
+	is "what the server's doctor says" "$(remote "$FARBLK doctor 2>/dev/null | grep -o 'export g is .*'")" "export g is unavailable: its device was removed"
+	here discover "$FARBLK_SERVER"
+	is "what discover says" "$(awk 'NR > 1 { print $1, $3, $4 }' /run/stdout | xargs)" "r 8.0 MiB g unavailable two-sided"
+	here ping "$FARBLK_SERVER" --count 1
+	here unmap g --force
+	wait $! && bad "a write that waited was done"
+	# A map that was not there before leaves nothing at the server.
+	must remote "store $power 1"
+	there export create g --device "$BACK" --allow-any-host
+	must remote "store $power 0"
+	exits 5 "$FARBLK" map "$FARBLK_SERVER/g"
+	grep -q F0224 /run/stderr || bad "map of an export without a device: $(cat /run/stderr)"
+	there export rm g
+}
+
+# A device that is plugged in again: what has waited for it is done.
+unplugged() {
+	local delete
+	needs_module scsi_debug
+	there port add --addr "$FARBLK_SERVER"
+	back "scsi_disk 8"
+	delete=$(remote "readlink -f /sys/class/block/${BACK##*/}/device")/delete
+	there export create g --device "$BACK" --allow-any-host
+	here map "$FARBLK_SERVER/g" --no-path-timeout forever --reconnect-max 1s
+	goes g "store $delete 1"
+	must remote "store \$(echo /sys/bus/pseudo/drivers/scsi_debug/adapter0/host*/scsi_host/host*/scan) '- - -'"
+	# It has another name, as the export has it open still.
+	back "wait_for 30 scsi_name >/dev/null && scsi_name"
+	must remote "cd $C/exports/g && store enable 0 && store device_path $BACK && store enable 1"
+	wait_for 30 list_has '.state == "live"' || bad "with its device again: $("$FARBLK" -j list)"
+	touch /run/stop
+	wait $! || bad "a write that waited: $(cat /run/writes)"
+	must direct_read "/dev/$(show "$C/maps/g/device")" /run/back count=1
+	cmp /run/data /run/back || wrong "another content came back"
+	here unmap g
+}
+
+# A device that has no room for a while, and whose map, of two paths, fails: no read finds the end
+# of the disk.
+emptied() {
+	local dev
+	needs_module loop
+	there port add --addr "$FARBLK_SERVER" first
+	there port add --addr "$FARBLK_SERVER:7421" second
+	back "loop_disk \$(loop_file f 8)"
+	there export create g --device "$BACK" --allow-any-host
+	here map "$FARBLK_SERVER/g" --no-path-timeout 0 --reconnect-max 1s
+	dev=$(cat /run/stdout)
+	here path add g "$FARBLK_SERVER:7421"
+	must remote "truncate -s 0 /run/loop/f && losetup --set-capacity $BACK"
+	wait_for 30 list_has '.state == "failed"' || bad "the map: $("$FARBLK" -j list)"
+	ends "a read" ENOLINK direct_read "$dev" /dev/null count=1
+	is "the state" "$(remote "cat $C/exports/g/state")" unavailable
+	must remote "truncate -s 8M /run/loop/f && losetup --set-capacity $BACK"
+	wait_for 30 list_has '.state == "live" and .paths_live == 2' || bad "with room again: $("$FARBLK" -j list)"
+	must direct_read "$dev" /dev/null
+	is "the state" "$(remote "cat $C/exports/g/state")" online
+	here unmap g
+}
+
 # It is shown who has reserved an export, and the administrator takes that away.
 unreserved() {
 	local dev
@@ -185,5 +272,8 @@ scenario bad_devices "what cannot be exported is refused with its reason"
 scenario denied "export deny gives an export for any host to others"
 scenario denied_entry "export deny waits until nothing of the host is left"
 scenario export_switch "an export is disabled and enabled, and a host is evicted"
+scenario unavailable "the device of an export goes away: maps wait, and both sides say why"
+scenario unplugged "a device is unplugged under I/O, and plugged in again"
+scenario emptied "the device of an export has no room for a while: maps fail, and come back"
 scenario unreserved "persistent reservations are shown and removed"
 run_scenarios

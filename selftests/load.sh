@@ -94,7 +94,7 @@ device_removed() {
 	must dd if=/dev/zero of=/dev/fbn bs=4k count=1 conv=notrunc status=none
 	store /sys/kernel/config/nullb/fbn/power 0 &
 	remover=$!
-	wait_for 30 grep -q error "$C/exports/e/state" || bad "the export's state is $(<"$C/exports/e/state")"
+	wait_for 30 grep -q unavailable "$C/exports/e/state" || bad "the export's state is $(<"$C/exports/e/state")"
 	must store "$C/exports/e/enable" 0
 	# A compiler may make a jump of the last call: then its caller's code is not returned to,
 	# but nothing promises that.

@@ -19,6 +19,7 @@ pub(crate) use crate::base::compat::errno::{
     EMSGSIZE,
     ENETUNREACH,
     ENOKEY,
+    ENOMEDIUM,
     ENOTCONN,
     EOPNOTSUPP,
     EPROTO,

@@ -23,6 +23,7 @@ use crate::base::{
         EKEYREJECTED,
         ENETUNREACH,
         ENOKEY,
+        ENOMEDIUM,
         ENOTCONN,
         EOPNOTSUPP,
         EPROTO,
@@ -359,6 +360,7 @@ pub(super) fn refused(refused: &Refused) -> Failure {
         Refusal::Again => EAGAIN,
         Refusal::Protection => EPROTOTYPE,
         Refusal::Unreachable => EOPNOTSUPP,
+        Refusal::Unavailable => ENOMEDIUM,
         _ => EPROTO,
     };
     match refused.text.is_empty() {

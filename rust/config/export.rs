@@ -562,7 +562,7 @@ impl ExportDir {
             Phase::Starting(_) => "allocating",
             Phase::Stopping(_) => "closing",
             Phase::On(running) if running.export.is_closing() => "closing",
-            Phase::On(running) if running.export.is_dead() => "error",
+            Phase::On(running) if running.export.unavailable().is_some() => "unavailable",
             Phase::On(_) => "online",
         });
         show(page, state)
@@ -603,6 +603,8 @@ impl ExportDir {
     }
 
     fn show_last_error(&self, page: &mut PageWriter<'_>) -> Result {
-        self.switch.show_last_error(page)
+        let why = self.export().and_then(|export| export.unavailable());
+        let failure = why.map(|why| fail!(ENODEV, "{why}"));
+        show_option(page, failure.or_else(|| self.switch.last_error.get()))
     }
 }

@@ -17,8 +17,7 @@ use crate::base::{
 use crate::config::{
     invalid,
     parse,
-    show,
-    show_option, //
+    show, //
 };
 use crate::link::failure::{
     fail,
@@ -137,11 +136,6 @@ impl<S: Clone + Unpin, T: Unpin> Switch<S, T> {
     pub(crate) fn wanted(&self, value: &str) -> Result<bool> {
         let wanted = parse::boolean(value).map_err(invalid("enable"));
         self.last_error.record(wanted)
-    }
-
-    /// Shows `last_error`. May sleep.
-    pub(crate) fn show_last_error(&self, page: &mut PageWriter<'_>) -> Result {
-        show_option(page, self.last_error.get())
     }
 
     /// Turns it on with `start`, which may take long; settings stay readable meanwhile. Does

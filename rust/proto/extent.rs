@@ -10,8 +10,8 @@ use super::refusal::Malformed;
 /// The properties of an export that may change while clients use it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// Size in bytes: a multiple of the logical block size that fits into a signed file offset. At
-    /// login it is at least one block; later it may be 0, if the device is gone.
+    /// Size in bytes: a multiple of the logical block size that fits into a signed file offset;
+    /// never 0. While the device is gone the export is unavailable, and keeps its last size.
     pub size: u64,
     /// Access of the client.
     pub access: Access,
@@ -30,6 +30,9 @@ impl Extent {
     pub(super) fn from_wire(size: u64, access: u8, block: BlockSize) -> Result<Self, Malformed> {
         if i64::try_from(size).is_err() {
             return Err(Malformed("the size does not fit into a file offset"));
+        }
+        if size == 0 {
+            return Err(Malformed("the size is zero"));
         }
         if !block.divides(size) {
             return Err(Malformed("the size is not a multiple of the block size"));

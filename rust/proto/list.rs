@@ -56,7 +56,7 @@ pub struct ListEntry {
     pub name: Name,
     /// UUID of the export; never nil.
     pub uuid: Uuid,
-    /// Size in bytes; never 0.
+    /// Size in bytes; 0 if the export is unavailable.
     pub size: u64,
     /// Kind of the export.
     pub kind: Kind,
@@ -70,14 +70,10 @@ pub struct ListEntry {
 
 impl ListEntry {
     fn from_wire(wire: &wire::ListEntry) -> Result<Self, Malformed> {
-        let size = wire.size.get();
-        if size == 0 {
-            return Err(Malformed("the size is zero"));
-        }
         Ok(Self {
             name: Name::from_wire(&wire.name)?,
             uuid: Uuid::from_wire(wire.uuid, "the export's UUID is nil")?,
-            size,
+            size: wire.size.get(),
             kind: wire.kind.try_into()?,
             access: wire.access.try_into()?,
             clients: wire.clients.get(),

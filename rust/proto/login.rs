@@ -145,7 +145,7 @@ pub struct LoginReply {
     /// Identity of the contents of `ram`, new whenever they are lost, or of the life of a `block`
     /// export's server; never nil.
     pub instance: Uuid,
-    /// Size of the export, never 0, and the access granted, which is the one asked for.
+    /// Size of the export, and the access granted, which is the one asked for.
     pub extent: Extent,
     /// What one I/O may be.
     pub limits: BlockLimits,
@@ -306,7 +306,7 @@ impl LoginReply {
                 Backing::Ram(shift)
             }
         };
-        let reply = Self {
+        Ok(Self {
             session: not_zero(wire.session, "the session is zero")?,
             export_uuid: Uuid::from_wire(wire.export_uuid, "the export's UUID is nil")?,
             instance: Uuid::from_wire(wire.instance, "the instance is nil")?,
@@ -326,11 +326,7 @@ impl LoginReply {
                 ms => ms,
             },
             extent_number: wire.extent_number.get(),
-        };
-        if size == 0 {
-            return Err(Malformed("the size is zero"));
-        }
-        Ok(reply)
+        })
     }
 }
 

@@ -66,11 +66,13 @@ pub enum Refusal {
     Protection = 19,
     /// The server's device cannot let clients access the export's memory.
     Unreachable = 20,
+    /// The device of the export is gone, or has no room: it may come back.
+    Unavailable = 21,
 }
 
 impl Refusal {
     /// Every refusal, in the order of the codes.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::Version,
         Self::Malformed,
         Self::NoSuchExport,
@@ -91,6 +93,7 @@ impl Refusal {
         Self::Again,
         Self::Protection,
         Self::Unreachable,
+        Self::Unavailable,
     ];
 
     /// Returns the code on the wire.
@@ -121,6 +124,7 @@ impl Refusal {
             Self::Again => "too many ask the server at once",
             Self::Protection => "the export and the map differ in their protection",
             Self::Unreachable => "the server's device reaches no memory but bounce buffers",
+            Self::Unavailable => "the export is unavailable",
         }
     }
 }

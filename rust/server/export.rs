@@ -102,8 +102,8 @@ const SCRUB_WAIT: Delta = Delta::from_secs(2);
 const SCRUB_LOOK: Delta = Delta::from_millis(10);
 
 /// Looks after an enabled export once in [`LOOK_MS`]: ends the sessions of clients that are silent,
-/// and tells clients when the block device was resized or became read-only. No event of the block
-/// layer tells of that.
+/// or all while the export is unavailable, and tells clients when the block device was resized or
+/// became read-only. No event of the block layer tells of that.
 pub(crate) struct ExportMonitor(Arc<Export>);
 
 impl PeriodicHandler for ExportMonitor {
@@ -111,6 +111,8 @@ impl PeriodicHandler for ExportMonitor {
         let export = &self.0;
         export.members.check();
         match &export.backend {
+            // Each map waits for its paths, or fails, as it was made to.
+            _ if export.unavailable().is_some() => export.members.for_each(Session::lose),
             Backend::Block(block) if block.refresh() => {
                 export.members.for_each(Session::notify);
             }
@@ -239,6 +241,12 @@ impl Export {
         // A key of another host, or of another export, is none here.
         let own = proven.is_some_and(|key| self.hosts.has_proved(&login.host_name, key));
         self.spec.agree(login.protection, own)?;
+        if let Some(why) = self.unavailable() {
+            return Err(Refused::new(
+                Refusal::Unavailable,
+                format_args!("the export is unavailable: {why}"),
+            ));
+        }
         let (access, stays) = match (login.resume, &self.backend) {
             (Some(_), backend) => (admitted, matches!(backend, Backend::Block(_))),
             (None, backend) => (admitted.min(backend.extent().access), false),
@@ -441,11 +449,12 @@ impl Export {
         self.closing.load(Relaxed) != 0
     }
 
-    /// Returns true if the contents are gone for good.
-    pub(crate) fn is_dead(&self) -> bool {
+    /// Returns why nobody can use the export, if so: its device was removed, or has no room at the
+    /// moment. Any context.
+    pub(crate) fn unavailable(&self) -> Option<&'static str> {
         match &self.backend {
-            Backend::Ram(_) => false,
-            Backend::Block(block) => block.is_dead(),
+            Backend::Ram(_) => None,
+            Backend::Block(block) => block.unavailable(),
         }
     }
 
@@ -477,7 +486,10 @@ impl Export {
         Some(ListEntry {
             name: self.spec.name,
             uuid: self.spec.uuid,
-            size: self.backend.extent().size,
+            size: match self.unavailable() {
+                Some(_) => 0,
+                None => self.backend.extent().size,
+            },
             kind: self.backend.kind(),
             access,
             clients: u16::try_from(self.clients()).unwrap_or(u16::MAX),

@@ -146,6 +146,7 @@
 #define FARBLK_REFUSED_AGAIN		18
 #define FARBLK_REFUSED_PROTECTION	19
 #define FARBLK_REFUSED_UNREACHABLE	20
+#define FARBLK_REFUSED_UNAVAILABLE	21
 
 /* farblk_challenge.suites, farblk_challenge_reply.suite */
 #define FARBLK_SUITE_X25519_SHA256	1

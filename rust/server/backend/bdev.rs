@@ -86,7 +86,8 @@ pub(crate) struct Block {
     limits: BlockLimits,
     /// The access that the administrator allows.
     access: Access,
-    sectors: Atomic<u64>,
+    /// In bytes: the last size that was not 0.
+    size: Atomic<u64>,
     read_only: Atomic<u32>,
     /// The counters of the connections to the export.
     pub(in crate::server) stats: Arc<ExportStats>,
@@ -141,7 +142,7 @@ impl Block {
             last_close: last_close.clone(),
             limits,
             access,
-            sectors: Atomic::new(bdev.sectors()),
+            size: Atomic::new(size(&bdev, &limits)),
             read_only: Atomic::new(bdev.read_only().into()),
             stats: ExportStats::new()?,
             bdev,
@@ -179,9 +180,17 @@ impl Block {
         flushed
     }
 
-    /// Returns true if the device was removed: all I/O fails. Any context.
-    pub(crate) fn is_dead(&self) -> bool {
+    /// Returns true if the device was removed: all I/O fails, and will. Any context.
+    fn is_dead(&self) -> bool {
         self.dead.0.load(Relaxed) != 0
+    }
+
+    /// Returns why the device cannot do any I/O, if it cannot. Any context.
+    pub(in crate::server) fn unavailable(&self) -> Option<&'static str> {
+        match self.is_dead() {
+            true => Some("its device was removed"),
+            false => (size(&self.bdev, &self.limits) == 0).then_some("its device has no room"),
+        }
     }
 
     /// Returns the limits that clients see.
@@ -192,10 +201,8 @@ impl Block {
     /// Returns the size and the allowed access, as [`Block::refresh`] found them. Any context.
     #[inline]
     pub(crate) fn extent(&self) -> Extent {
-        // A power of two.
-        let in_block = u64::from(self.limits.logical_block_size.get()).wrapping_sub(1);
         Extent {
-            size: (self.sectors.load(Relaxed) << SECTOR_SHIFT) & !in_block,
+            size: self.size.load(Relaxed),
             access: match self.read_only.load(Relaxed) {
                 0 => self.access,
                 _ => Access::ReadOnly,
@@ -213,12 +220,17 @@ impl Block {
         let _ = self.last_close.number.fetch_add(1, Full);
     }
 
-    /// Reads the size and access of the device anew. Returns true if one has changed. Any context.
+    /// Reads the size and access of the device anew. Returns true if one has changed. Clients are
+    /// not told of a size of 0: see [`Self::unavailable`]. Any context.
     pub(crate) fn refresh(&self) -> bool {
-        let (sectors, read_only) = (self.bdev.sectors(), self.bdev.read_only().into());
-        let changed =
-            sectors != self.sectors.load(Relaxed) || read_only != self.read_only.load(Relaxed);
-        self.sectors.store(sectors, Relaxed);
+        let last = self.size.load(Relaxed);
+        let size = match size(&self.bdev, &self.limits) {
+            0 => last,
+            size => size,
+        };
+        let read_only = self.bdev.read_only().into();
+        let changed = size != last || read_only != self.read_only.load(Relaxed);
+        self.size.store(size, Relaxed);
         self.read_only.store(read_only, Relaxed);
         if changed {
             // The number is published after the size and access that it stands for.
@@ -235,6 +247,13 @@ impl BdevEvents for Dead {
     fn mark_dead(&self, _surprise: bool) {
         self.0.store(1, Relaxed);
     }
+}
+
+/// Returns the size of the device at the moment, in bytes: of whole blocks. Any context.
+fn size(bdev: &Bdev, limits: &BlockLimits) -> u64 {
+    // A power of two.
+    let in_block = u64::from(limits.logical_block_size.get()).wrapping_sub(1);
+    (bdev.sectors() << SECTOR_SHIFT) & !in_block
 }
 
 /// Returns the limits of the device in the protocol's terms.

@@ -687,6 +687,11 @@ impl BioOwner for CommandIo {
                 command.flushing = true;
                 queue.submit_later(qp, command);
             }
+            // The client repeats it when the export is available again, or lets it fail.
+            Err(_) if queue.block.unavailable().is_some() => {
+                command.end(queue, qp);
+                queue.lose_session();
+            }
             result => command.finish(queue, qp, result.into()),
         }
     }

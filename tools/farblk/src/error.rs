@@ -123,6 +123,7 @@ table! {
         farblk export disable {export}\n\
         echo {map_protection} > /sys/kernel/config/farblk/exports/{export}/protection\n\
         farblk export enable {export}";
+    Unavailable    "F0224" UNREACHABLE "the device of the export is gone" "farblk export show {export}  # on the server: is its device there? then run its `farblk export create` again";
     Stale          "F0301" STALE       "the export differs from before; the old contents of a RAM export are gone" "farblk remap {map}  # after umount; follow its advice";
     Evicted        "F0302" STALE       "another host had the export meanwhile" "farblk remap {map}  # after umount; then fsck: that host may have written to the disk";
     NoModule       "F0401" MISSING     "the farblk kernel module is not loaded" "modprobe farblk";
@@ -183,6 +184,7 @@ impl Code {
             "ENODEV" => Code::NoDevice,
             "EADDRNOTAVAIL" => Code::NotLocal,
             "EADDRINUSE" => Code::AddressTaken,
+            "ENOMEDIUM" => Code::Unavailable,
             "ESTALE" => Code::Stale,
             "ENOKEY" => Code::NoKey,
             "EAGAIN" => Code::Crowded,
@@ -274,6 +276,7 @@ const ERRNO: &[(i32, &str)] = &[
     (111, "ECONNREFUSED"),
     (113, "EHOSTUNREACH"),
     (116, "ESTALE"),
+    (123, "ENOMEDIUM"),
     (125, "ECANCELED"),
     (126, "ENOKEY"),
     (129, "EKEYREJECTED"),
@@ -454,6 +457,7 @@ mod tests {
             (126, "F0219", 6),
             (129, "F0220", 6),
             (91, "F0223", 6),
+            (123, "F0224", 5),
         ] {
             let entry = Code::from_errno(errno, Peer::Server).entry();
             assert_eq!((entry.name, entry.exit), (code, exit), "errno {errno}");

@@ -309,7 +309,7 @@ pub fn state(text: &str) -> String {
     let style = match text {
         "live" | "listening" | "online" => GREEN,
         "connecting" | "reconnecting" | "waiting" | "allocating" | "closing" => YELLOW,
-        "failed" | "stale" | "evicted" | "error" => RED,
+        "failed" | "stale" | "evicted" | "error" | "unavailable" => RED,
         _ => return text.to_owned(),
     };
     format!("{style}{text}{style:#}")

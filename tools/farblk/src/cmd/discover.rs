@@ -25,7 +25,8 @@ pub struct Entry {
     /// What it is: "ram" or "block".
     pub kind: String,
     mode: Option<&'static str>,
-    size_bytes: u64,
+    /// 0 while it is unavailable.
+    pub size_bytes: u64,
     access: String,
     clients: u32,
     max_clients: u32,
@@ -192,7 +193,10 @@ pub fn run(context: &Context, arguments: &Discover) -> Result<(), Error> {
         vec![
             entry.name.clone(),
             entry.kind.clone(),
-            size::human(entry.size_bytes),
+            match entry.size_bytes {
+                0 => "unavailable".into(),
+                bytes => size::human(bytes),
+            },
             entry.mode.map(mode_text).unwrap_or_default(),
             entry.access.clone(),
             format!("{}/{}", entry.clients, entry.max_clients),

@@ -34,7 +34,7 @@ const MAP_STATES: &[&str] = &[
 /// The states of a path.
 const PATH_STATES: &[&str] = &["disabled", "connecting", "live", "waiting", "closing"];
 /// The states of an export.
-const EXPORT_STATES: &[&str] = &["disabled", "allocating", "online", "closing", "error"];
+const EXPORT_STATES: &[&str] = &["disabled", "allocating", "online", "closing", "unavailable"];
 /// The states of a port.
 const PORT_STATES: &[&str] = &["disabled", "listening", "closing", "error"];
 

@@ -1474,7 +1474,7 @@ fn an_export_whose_device_was_gone_is_enabled_again() {
     host.system.disk("sdb");
     let create = "export create x --device /dev/sdb";
     host.ok(create);
-    host.kernel.put("exports/x", "state", "error");
+    host.kernel.put("exports/x", "state", "unavailable");
     host.kernel.take_log();
     let enable = ["exports/x/enable = 0", "exports/x/enable = 1"];
     host.kernel.refuse("exports/x/enable", "1", 6, "", 1);
@@ -1482,7 +1482,7 @@ fn an_export_whose_device_was_gone_is_enabled_again() {
     assert_eq!(host.kernel.take_log(), enable);
     assert!(host.ok(create).starts_with("export x: block"));
     assert_eq!(host.kernel.take_log(), enable[1..]);
-    for state in ["error", "closing"] {
+    for state in ["unavailable", "closing"] {
         host.kernel.put("exports/x", "state", state);
         host.ok(create);
         assert_eq!(host.kernel.take_log(), enable, "{state}");

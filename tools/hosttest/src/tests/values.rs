@@ -105,7 +105,7 @@ fn refusals() {
         assert_eq!(refused.text.as_str(), refusal.text(), "the text is cut");
         assert!(!refused.text.is_empty());
     }
-    for unknown in [0, 21, 0x0101, u16::MAX] {
+    for unknown in [0, 22, 0x0101, u16::MAX] {
         assert_eq!(
             Refusal::try_from(unknown),
             Err(refusal::UnknownRefusal(unknown))

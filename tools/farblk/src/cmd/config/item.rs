@@ -81,7 +81,7 @@ pub fn restore(context: &Context, object: &Object, what: &str) -> Result<Outcome
         (Kind::Map, "stale") => return Err(job.error(Code::Stale, "it is stale")),
         (Kind::Map, "evicted") => return Err(job.error(Code::Evicted, "it is evicted")),
         // Its device was gone, and may be back.
-        (Kind::Export, "error") => {
+        (Kind::Export, "unavailable") => {
             configfs.disable(&path, &job)?;
             return make(context, object, &secrets, &path, true, &job);
         }

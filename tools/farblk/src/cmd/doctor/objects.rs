@@ -13,10 +13,10 @@ A port of this host does not listen. One in the state error lost its RDMA device
 listens again by itself once that is back.";
 /// What `farblk explain export` tells.
 pub const EXPLAIN_EXPORT: &str = "\
-An export of this host is not online. One in the state error lost its block device; `farblk export \
-create` with its settings offers it again when the device is back. Or the file behind an export was \
-removed or replaced: clients go on to use the file that has no name any more, and all that they \
-have written is lost when its loop device goes. Copy that while no client writes.";
+An export of this host is not online. One that is unavailable lost its block device, or that has no \
+room; `farblk export create` with its settings offers it again when the device is back. Or the file \
+behind an export was removed or replaced: clients go on to use the file that has no name any more, \
+and all that they have written is lost when its loop device goes. Copy that while no client writes.";
 /// What `farblk explain map` tells.
 pub const EXPLAIN_MAP: &str = "\
 A mapped disk has no path to its server, or I/O on it fails. The text is the last error of the map; \
@@ -46,7 +46,7 @@ pub fn check(context: &Context) -> Vec<Check> {
                 };
                 let text = format!("{kind} {name} is {state}{why}");
                 checks.push(match state.as_str() {
-                    "error" => Check::fail(kind, text).cure(match kind {
+                    "error" | "unavailable" => Check::fail(kind, text).cure(match kind {
                         "port" => "farblk doctor  # again: it listens by itself once its device and address are back".into(),
                         _ => fill_in(
                             "farblk export show {name}  # is its device there? then run its `farblk export create` again",

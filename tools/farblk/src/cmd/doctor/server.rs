@@ -46,6 +46,19 @@ pub fn check(context: &Context, files: &Files, ports: &[Port], wanted: &Place) -
             checks.push(Check::ok("server", format!("{server} answers")));
             let names: Vec<_> = exports.iter().map(|entry| entry.name.as_str()).collect();
             checks.push(admission(context, wanted, &names));
+            let gone = |entry: &&discover::Entry| {
+                entry.size_bytes == 0 && wanted.export.as_ref() == Some(&entry.name)
+            };
+            checks.extend(
+                exports
+                    .iter()
+                    .find(gone)
+                    .map(|discover::Entry { name, .. }| {
+                        Check::fail("server", format!("{server}/{name} is unavailable"))
+                            .code(Code::Unavailable)
+                            .cure_there(fill_in("farblk export show {name}", &[("name", name)]))
+                    }),
+            );
             checks.extend(mtu(files, ports, address.ip()));
         }
         Err(error) => checks.push(unreachable(context, address, &error)),

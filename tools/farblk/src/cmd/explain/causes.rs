@@ -186,6 +186,11 @@ const CAUSES: &[Row] = &[
         "farblk export show vol1  # on the server\nfarblk map 10.0.0.1/vol1 --protection crc32c",
     ),
     (
+        "F0224",
+        "The block device behind the export was removed, or has no room, as a loop device whose file was cut to nothing. Maps wait for it as for a lost path, and try again by themselves. An export whose device was removed has to be enabled again when the device is back.",
+        "farblk list\nfarblk export show vol1  # on the server",
+    ),
+    (
         "F0301",
         "The export is another one than before under the same name, or the RAM export was made anew and its contents are gone. The disk fails all I/O, so that nobody takes other data for the old.",
         "umount /scratch\nfarblk remap scratch",

@@ -303,7 +303,7 @@ fn create_existing(
     let is =
         |attribute: &str, value: &str| configfs.attr(object, attribute).as_deref() == Some(value);
     // Its device may be back, or a task that disabled it was killed.
-    let dead = is("kind", "block") && is("state", "error") || is("state", "closing");
+    let dead = is("kind", "block") && is("state", "unavailable") || is("state", "closing");
     let changed = dead || !configfs.flag(object, "enable");
     if let Some(uuid) = configfs.attr(object, "uuid").filter(|_| changed) {
         require_own_uuid(context, &arguments.name, &uuid, job)?;

@@ -492,6 +492,7 @@ fn the_alert_rules_fit_to_the_metrics() {
         "evicted",
         "live",
         "error",
+        "unavailable",
         "disabled",
     ];
     let mut alerts: Vec<(String, String)> = Vec::new();

@@ -198,7 +198,7 @@ impl View {
 fn style(state: &str) -> Style {
     match state {
         "live" | "online" => Style::new().fg(Color::Green),
-        "failed" | "stale" | "evicted" | "error" => Style::new().fg(Color::Red),
+        "failed" | "stale" | "evicted" | "error" | "unavailable" => Style::new().fg(Color::Red),
         "disabled" | "-" => Style::new(),
         _ => Style::new().fg(Color::Yellow),
     }

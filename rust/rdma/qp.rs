@@ -482,8 +482,7 @@ impl<H: QpHandler> Qp<H> {
     /// if that is a [`Direct`](crate::rdma::cq::Direct) or
     /// [`Manual`](crate::rdma::cq::Manual) one.
     ///
-    /// Otherwise like [`Self::create`]. Also fails with `ENOSPC` if `srq` has too many queue pairs,
-    /// and with `EAGAIN` if one that had the same address is just being dropped.
+    /// Otherwise like [`Self::create`]. Also fails with `ENOSPC` if `srq` has too many queue pairs.
     ///
     /// # Context
     ///
@@ -2881,6 +2880,20 @@ impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
         }
     }
 
+    /// Destroys a queue pair that was drained. Fails with the error of the device if that refuses.
+    fn destroy_drained(&self, stage: &mut Stage) -> Result {
+        if let Receives::Shared(srq) = &self.receives {
+            // The device may have told of the last receive too early, and removes what is in the
+            // queue.
+            srq.cq().flush();
+        }
+        self.destroy(stage)?;
+        if let Receives::Shared(srq) = &self.receives {
+            srq.forget(self);
+        }
+        Ok(())
+    }
+
     /// Handles what a queue pair that was destroyed before it was drained has left in the
     /// completion queues.
     fn handle_rest(&self) {
@@ -3056,11 +3069,8 @@ unsafe impl<H: QpHandler<T>, T: Transport> DeviceObject for Qp<H, T> {
         let destroyed = match *stage {
             Stage::Destroyed => Ok(()),
             // If the device refuses, it still has stopped using the slots.
-            _ => self.destroy(&mut stage),
+            _ => self.destroy_drained(&mut stage),
         };
-        if let (Ok(()), Receives::Shared(srq)) = (&destroyed, &self.receives) {
-            srq.forget(self);
-        }
         drained.give_back();
         destroyed
     }

@@ -1041,7 +1041,14 @@ impl<H: RequestHandler> Qp<H> {
                 }
                 Carry::Nothing | Carry::Inline => None,
             };
-            let generation = next_generation(slot.ulp.generation.load(Relaxed));
+            // SAFETY: The slot was claimed.
+            let is_large = unsafe { (*slot.ulp.lent.get()).large.is_some() };
+            let generation = match is_large {
+                // The key of a large region comes again after requests of any slots.
+                // CAST: Any number will do.
+                true => random_u64() as u32,
+                false => next_generation(slot.ulp.generation.load(Relaxed)),
+            };
             slot.ulp.generation.store(generation, Relaxed);
             body.ulp_bits = REQUEST | u64::from(generation) << GENERATION_SHIFT;
             let range = access.as_ref().map(|(.., range)| *range);

@@ -413,6 +413,7 @@ pub(crate) struct Srq<H: QpHandler<T>, T: Transport = Rc> {
     rq: RecvQueue<H::Recv, Srq<H, T>>,
     #[pin]
     members: IrqSaveSpinLock<KVec<Member<H, T>>>,
+    members_max: usize,
     retired: Atomic<usize>,
     max_sge: u32,
     receives: u32,
@@ -431,7 +432,7 @@ unsafe impl<H: QpHandler<T>, T: Transport> Sync for Srq<H, T> {}
 
 impl<H: QpHandler<T>, T: Transport> Srq<H, T> {
     /// Creates a queue for `receives` receives at once, at most 65536, and for `members` queue
-    /// pairs.
+    /// pairs, beside as many that are being dropped.
     ///
     /// `cq` is where the receives complete, `events` who receives the events of the queue, if
     /// anybody does. Fails with `EOPNOTSUPP` if the device has no such
@@ -466,7 +467,9 @@ impl<H: QpHandler<T>, T: Transport> Srq<H, T> {
             return Err(EINVAL);
         }
         let rq = RecvQueue::new(receives, srq_done::<H, T>)?;
-        let members = KVec::with_capacity(members, GFP_KERNEL)?;
+        let members_max = members;
+        // Those that have retired are members for some time.
+        let members = KVec::with_capacity(2 * members_max, GFP_KERNEL)?;
         let cq = AnyCq::reserve(cq, receives)?;
         let events = events
             .map(|events| KBox::pin_init(new_irqsave_spinlock!(Some(events)), GFP_KERNEL))
@@ -508,6 +511,7 @@ impl<H: QpHandler<T>, T: Transport> Srq<H, T> {
             try_pin_init!(Self {
                 rq,
                 members <- new_irqsave_spinlock!(members),
+                members_max,
                 retired: Atomic::new(0),
                 max_sge,
                 receives,
@@ -581,20 +585,29 @@ impl<H: QpHandler<T>, T: Transport> Srq<H, T> {
     }
 
     /// Lets `qp`, whose C object is `raw`, receive. Fails with `ENOSPC` if there are too many queue
-    /// pairs, and with `EAGAIN` if one whose C object had this address is just being dropped.
+    /// pairs.
+    ///
+    /// # Context
+    ///
+    /// May sleep.
     ///
     /// # Safety
     ///
     /// `qp` must stay in place until [`Self::retire`] of it has returned.
     pub(super) unsafe fn add(&self, raw: *mut bindings::ib_qp, qp: &Qp<H, T>) -> Result {
+        if self.members.lock().iter().any(|member| member.raw == raw) {
+            // Another one had this address, so it was destroyed. It is about to be forgotten.
+            self.remove(|member| member.raw == raw);
+        }
         let member = Member {
             raw,
             address: qp,
             qp: Some(NonNull::from(qp)),
         };
         let mut members = self.members.lock();
-        if members.iter().any(|member| member.raw == raw) {
-            return Err(EAGAIN);
+        let receiving = members.iter().filter(|member| member.qp.is_some()).count();
+        if receiving >= self.members_max {
+            return Err(ENOSPC);
         }
         // INVARIANT: The caller promises that it stays, and no other has this `raw`.
         members.push_within_capacity(member).map_err(|_| ENOSPC)
@@ -624,10 +637,14 @@ impl<H: QpHandler<T>, T: Transport> Srq<H, T> {
     ///
     /// May sleep.
     pub(super) fn forget(&self, qp: &Qp<H, T>) {
+        self.remove(|member| core::ptr::eq(member.address, qp));
+    }
+
+    /// Handles what is in the completion queue, and then removes a member that was destroyed.
+    fn remove(&self, is_it: impl Fn(&Member<H, T>) -> bool) {
         self.cq().flush();
         let mut members = self.members.lock();
-        let mut all = members.iter();
-        let index = all.position(|member| core::ptr::eq(member.address, qp));
+        let index = members.iter().position(is_it);
         let member = index.and_then(|index| members.remove(index).ok());
         if member.is_some_and(|member| member.qp.is_none()) {
             self.retired.store(self.retired.load(Relaxed) - 1, Relaxed);

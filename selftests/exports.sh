@@ -38,7 +38,7 @@ file_export() {
 	is "exit code of making it smaller" "$(remote "$FARBLK export resize vol --size 1M 2>/dev/null; echo \$?")" 2
 	must remote "truncate -s 64M $file"
 	is "exit code for a file that was cut off" "$(remote "$FARBLK export resize vol 2>/dev/null; echo \$?")" 2
-	is "the disk's size then" "$(blockdev --getsize64 "$dev")" $((128 * mib))
+	is "the loop device's size then" "$(remote "blockdev --getsize64 \$(cat $C/exports/vol/device_path)")" $((128 * mib))
 	must remote "truncate -s 128M $file"
 	here unmap vol
 	there export rm vol

@@ -603,8 +603,10 @@ impl ExportDir {
     }
 
     fn show_last_error(&self, page: &mut PageWriter<'_>) -> Result {
-        let why = self.export().and_then(|export| export.unavailable());
+        // What a command was refused is newer than what the device suffers.
+        let export = self.export().filter(|export| !export.is_closing());
+        let why = export.and_then(|export| export.unavailable());
         let failure = why.map(|why| fail!(ENODEV, "{why}"));
-        show_option(page, failure.or_else(|| self.switch.last_error.get()))
+        show_option(page, self.switch.last_error.get().or(failure))
     }
 }

@@ -396,8 +396,8 @@ class Scenarios:
                 client.sh(f"farblk map server/{name} --persist --no-path-timeout 5s")
             client.sh(own)
             for name in both:
-                client.sh(f"farblk unmap {name}; [ ! -L /dev/farblk/by-name/{name} ]")
-            client.sh(f"farblk config restore >/dev/null; {own}")
+                client.sh(f"farblk unmap {name} && [ ! -L /dev/farblk/by-name/{name} ]")
+            client.sh(f"farblk config restore >/dev/null && {own}")
             for name in both:
                 client.sh(f"farblk unmap {name}")
         client.sh("rm /etc/farblk/client.d/one.toml /etc/farblk/client.d/two.toml")

@@ -21,7 +21,7 @@ use crate::output::{self, alert, table};
 use crate::secret::Source;
 use crate::size;
 
-mod create;
+pub mod create;
 mod keys;
 
 /// Timeout for the module to notice the new size of a device.
@@ -898,7 +898,8 @@ fn require_not_cut_off(export: &Export, path: &Path, job: &Job) -> Result<(), Er
     let (Ok(file), Some(size)) = (fs::metadata(path), export.size_bytes) else {
         return Ok(());
     };
-    if file.len() >= size {
+    // A loop device may be over a block device, too.
+    if !file.is_file() || file.len() >= size {
         return Ok(());
     }
     let (have, size) = (size::human(file.len()), size::human(size));
@@ -961,6 +962,13 @@ fn report_resized(
         }
         thread::sleep(Duration::from_millis(50));
         export = read(context, name);
+    }
+    if export.state.as_deref() == Some("unavailable") {
+        let job = Job::new(format!("cannot resize export {name}"));
+        let why = format!("{device} has no room any more: the export is unavailable");
+        return Err(job
+            .error(Code::Unavailable, why)
+            .variables(&[("export", name.to_owned())]));
     }
     let changed = grown || export.size_bytes != before.size_bytes;
     let text = format!("export {name}: {}", export.summary());

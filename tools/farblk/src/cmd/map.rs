@@ -119,13 +119,19 @@ pub fn map(context: &Context, arguments: &cli::Map) -> Result<(), Error> {
         made.keep();
         true
     };
-    if !configfs.is_dry_run() {
-        report(context, name, changed, start, &job)?;
+    // A map that is there is kept, also if its names are not true in time.
+    let reported = match configfs.is_dry_run() {
+        true => Ok(()),
+        false => report(context, name, changed, start, &job),
+    };
+    match &reported {
+        Err(error) if error.code != Code::NoDeviceNode => return reported,
+        _ => {}
     }
-    match arguments.persist {
-        true => persist::keep(context, name, key_file, &job),
-        false => Ok(()),
+    if arguments.persist {
+        persist::keep(context, name, key_file, &job)?;
     }
+    reported
 }
 
 /// What to do when the server wants a key, or another one.
@@ -373,40 +379,75 @@ pub fn wait_for_udev(context: &Context) {
     }
 }
 
-/// Waits until the name of map `name` in `/dev/farblk` leads to `disk`, and udev has closed that;
-/// or until the name is gone, if there is no disk any more. Fails if udev has not brought that
-/// about in time: the next command would use another disk by this name. Where no udev runs there
-/// are no such names, or they are somebody else's.
-pub fn wait_for_names(
-    context: &Context,
-    name: &str,
-    disk: Option<&str>,
-    job: &Job,
-) -> Result<(), Error> {
-    let link = context.root.join("dev/farblk/by-name").join(name);
-    let has_udev = context.root.join("run/udev/control").exists();
-    let deadline = Instant::now() + NAMES_TIMEOUT;
-    loop {
-        // udev may be busy for long with other disks, of which one that is gone does not depend.
-        let is_done = disk.is_none() || context.devices.settle();
-        let is_there = has_udev && link.symlink_metadata().is_ok();
-        let leads_there = disk.is_some_and(|disk| context.devices.is_node(&link, disk));
-        if leads_there || is_done && !is_there {
-            return Ok(());
+/// How long commands wait for the names of disks, in all.
+pub struct Names {
+    deadline: Instant,
+    /// udev has handled all events that there were.
+    is_settled: bool,
+}
+
+impl Names {
+    /// To be made once for all disks that a command makes or removes.
+    pub fn new() -> Self {
+        Self {
+            deadline: Instant::now() + NAMES_TIMEOUT,
+            is_settled: false,
         }
-        if !is_done || Instant::now() >= deadline {
-            let link = link.display();
-            let why = match (is_there, disk) {
-                (true, Some(disk)) => {
-                    format!("{disk} is there, but {link} is still the name of another disk")
+    }
+
+    /// Waits until the name of map `name` in `/dev/farblk` leads to `disk`, and udev has closed
+    /// that; or until the name is gone or another map's, if there is no disk any more. Fails if
+    /// udev has not brought that about in time: the next command would use another disk by this
+    /// name. Where no udev runs there are no such names, or they are somebody else's.
+    pub fn wait(
+        &mut self,
+        context: &Context,
+        name: &str,
+        disk: Option<&str>,
+        job: &Job,
+    ) -> Result<(), Error> {
+        let link = context.root.join("dev/farblk/by-name").join(name);
+        let has_udev = context.root.join("run/udev/control").exists();
+        let map = context.configfs.path(&["maps", name]);
+        loop {
+            // udev may be busy for long with other disks, of which one that is gone does not
+            // depend.
+            if disk.is_some() && !self.is_settled && Instant::now() < self.deadline {
+                self.is_settled = context.devices.settle();
+            }
+            let is_there = has_udev && link.symlink_metadata().is_ok();
+            let is_true = match disk {
+                Some(disk) if context.devices.is_node(&link, disk) => {
+                    if !self.is_settled {
+                        context
+                            .output
+                            .note("udev is still busy: other names may come later");
+                    }
+                    true
                 }
-                (true, None) => format!("the disk is gone, but {link} is still there"),
-                (false, _) => "udev is still busy: the disk has no names yet".into(),
+                Some(_) => self.is_settled && !is_there,
+                None => !is_there || context.configfs.exists(&map),
             };
-            let hint = "udevadm settle  # then look again: ls -l /dev/farblk/by-name";
-            return Err(job.error(Code::NoDeviceNode, why).hint(hint));
+            if is_true {
+                return Ok(());
+            }
+            let is_over = Instant::now() >= self.deadline;
+            if is_over || disk.is_some() && !self.is_settled {
+                let link = link.display();
+                let why = match (is_there, disk) {
+                    (true, Some(disk)) => {
+                        format!("{disk} is there, but {link} is still the name of another disk")
+                    }
+                    (true, None) => format!("the disk is gone, but {link} is still there"),
+                    (false, _) => "udev is still busy: the disk has no names yet".into(),
+                };
+                let hint = "udevadm settle  # then look again: ls -l /dev/farblk/by-name";
+                return Err(job.error(Code::NoDeviceNode, why).hint(hint));
+            }
+            // What has begun meanwhile counts, too.
+            self.is_settled = false;
+            thread::sleep(Duration::from_millis(50));
         }
-        thread::sleep(Duration::from_millis(50));
     }
 }
 
@@ -463,7 +504,7 @@ fn report(
             .output
             .note(&format!("map {name} exists already, with these settings"));
     }
-    wait_for_names(context, name, Some(disk), job)?;
+    Names::new().wait(context, name, Some(disk), job)?;
     if context.output.is_json() {
         return context.output.document(&Document {
             schema: "farblk.map/1",
@@ -522,6 +563,10 @@ pub fn unmap(context: &Context, arguments: &cli::Unmap) -> Result<(), Error> {
         }
         if configfs.is_dry_run() {
             return Ok(());
+        }
+        // An attempt before this one may have failed for that alone.
+        if name::parse(&arguments.map).is_ok() {
+            Names::new().wait(context, &arguments.map, None, &job)?;
         }
         let text = match &forgotten {
             None => format!("{} is not mapped", arguments.map),
@@ -588,7 +633,11 @@ pub fn unmap(context: &Context, arguments: &cli::Unmap) -> Result<(), Error> {
     if configfs.is_dry_run() {
         return Ok(());
     }
-    wait_for_names(context, &name, None, &job)?;
+    match Names::new().wait(context, &name, None, &job) {
+        // It has taken as long as it may.
+        Err(error) if arguments.force => context.output.warn(&error.why),
+        waited => waited?,
+    }
     let was = disk.map(|disk| format!(" ({disk})")).unwrap_or_default();
     let kept = kept.unwrap_or_default();
     context.output.result(

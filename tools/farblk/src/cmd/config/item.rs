@@ -82,6 +82,7 @@ pub fn restore(context: &Context, object: &Object, what: &str) -> Result<Outcome
         (Kind::Map, "evicted") => return Err(job.error(Code::Evicted, "it is evicted")),
         // Its device was gone, and may be back.
         (Kind::Export, "unavailable") => {
+            export::create::require_room(context, &object.name, &path, &job)?;
             configfs.disable(&path, &job)?;
             return make(context, object, &secrets, &path, true, &job);
         }

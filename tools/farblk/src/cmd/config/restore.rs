@@ -175,6 +175,7 @@ pub fn run(context: &Context, arguments: &Arguments) -> Result<(), Error> {
 /// Waits until the names of all maps that run are true. A map whose name is not has failed.
 fn wait_for_names(context: &Context, items: &mut [ItemResult]) {
     let configfs = &context.configfs;
+    let mut names = map::Names::new();
     for item in items
         .iter_mut()
         .filter(|item| item.kind == "map" && item.result != "failed")
@@ -184,7 +185,7 @@ fn wait_for_names(context: &Context, items: &mut [ItemResult]) {
         let Some(disk) = disk.filter(|disk| !disk.is_empty()) else {
             continue;
         };
-        if let Err(error) = map::wait_for_names(context, &item.name, Some(&disk), &job) {
+        if let Err(error) = names.wait(context, &item.name, Some(&disk), &job) {
             *item = ItemResult::new("map", &item.name, &Err(error));
         }
     }

@@ -35,10 +35,11 @@ pub fn check(context: &Context) -> Vec<Check> {
         for name in names {
             let object = configfs.path(&[folder, &name]);
             let state = configfs.attr(&object, "state").unwrap_or_default();
-            if let Some(check) = lost_file(context, kind, &name) {
-                checks.push(check);
-            } else if state == well {
-                count += 1;
+            if state == well {
+                match lost_file(context, kind, &name) {
+                    Some(check) => checks.push(check),
+                    None => count += 1,
+                }
             } else if state != "disabled" {
                 let why = match configfs.last_error(&object) {
                     Some(last) => format!(": {}", last.text),
@@ -49,7 +50,7 @@ pub fn check(context: &Context) -> Vec<Check> {
                     "error" | "unavailable" => Check::fail(kind, text).cure(match kind {
                         "port" => "farblk doctor  # again: it listens by itself once its device and address are back".into(),
                         _ => fill_in(
-                            "farblk export show {name}  # is its device there? then run its `farblk export create` again",
+                            "farblk export show {name}  # one whose device has no room goes on by itself when it has; one whose device was removed: run its `farblk export create` again when that is back",
                             &[("name", &name)],
                         ),
                     }),

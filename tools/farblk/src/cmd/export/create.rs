@@ -304,6 +304,9 @@ fn create_existing(
         |attribute: &str, value: &str| configfs.attr(object, attribute).as_deref() == Some(value);
     // Its device may be back, or a task that disabled it was killed.
     let dead = is("kind", "block") && is("state", "unavailable") || is("state", "closing");
+    if is("state", "unavailable") {
+        require_room(context, &arguments.name, object, job)?;
+    }
     let changed = dead || !configfs.flag(object, "enable");
     if let Some(uuid) = configfs.attr(object, "uuid").filter(|_| changed) {
         require_own_uuid(context, &arguments.name, &uuid, job)?;
@@ -316,6 +319,28 @@ fn create_existing(
         enable(context, arguments, object, job)?;
     }
     report(context, &arguments.name, changed)
+}
+
+/// Fails if the device of an export that is unavailable has no room: the export goes on by itself
+/// when that has changed, and once it is disabled it could not be enabled.
+pub fn require_room(context: &Context, name: &str, object: &Path, job: &Job) -> Result<(), Error> {
+    let path = context
+        .configfs
+        .attr(object, "device_path")
+        .unwrap_or_default();
+    let number = context.devices.number(Path::new(&path)).ok().flatten();
+    let disk = number.and_then(|number| context.devices.name(&number));
+    match disk.and_then(|disk| context.devices.size(&disk)) {
+        Some(1..) => Ok(()),
+        _ => {
+            let why = match context.configfs.last_error(object) {
+                Some(last) => format!("it is unavailable: {}", last.text),
+                None => "it is unavailable: its device is gone, or has no room".into(),
+            };
+            let error = job.error(Code::Unavailable, why);
+            Err(error.variables(&[("export", name.to_owned())]))
+        }
+    }
 }
 
 /// Enables the export. Memory is taken then: some seconds for many gigabytes.

@@ -664,14 +664,14 @@ pub(crate) trait QpHandler<T: Transport = Rc>: Send + Sync + Sized + 'static {
     /// A send has completed, or will not be posted any more.
     ///
     /// The slot is free again. A success says what the transport tells of it: with [`Rc`] that the
-    /// peer has it, with [`Uc`](crate::rdma::qp::Uc) only that it has left. After an error the
+    /// peer has it, with [`Uc`] only that it has left. After an error the
     /// device does not access the owner's memory any more, but it is unknown whether the peer has
     /// received the message or the data.
     fn send_done(&self, qp: &Qp<Self, T>, owner: Self::Send, result: Result<T::Sent, WcError>);
 
     /// A receive has completed, or will not be used any more. What has come is a
-    /// [`Received`](crate::rdma::wc::Received), or with [`Ud`](crate::rdma::qp::Ud) a
-    /// [`Datagram`](crate::rdma::wc::datagram::Datagram).
+    /// [`Received`], or with [`Ud`] a
+    /// [`Datagram`].
     fn recv_done(
         &self,
         qp: &Qp<Self, T>,
@@ -744,7 +744,7 @@ pub(crate) trait Transport: sealed::Sealed + Send + Sync + 'static {
 }
 
 /// A transport whose queue pairs are connected to one other queue pair, by a
-/// [`CmId`](crate::rdma::cm::CmId).
+/// [`CmId`].
 ///
 /// All of them have messages and RDMA WRITEs.
 ///
@@ -1655,7 +1655,7 @@ impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
     /// # Context
     ///
     /// Any but hard interrupt; also hard interrupt if all that is chained are messages and RDMA
-    /// WRITEs, of a [`DmaPiece`](crate::rdma::dma::DmaPiece). Does not sleep.
+    /// WRITEs, of a [`DmaPiece`]. Does not sleep.
     pub(crate) fn ring(&self) {
         let mut sq = self.sq.lock();
         let unposted = self.post_chain(&mut sq);
@@ -2287,8 +2287,8 @@ impl<H: QpHandler<T>, T: Connected> Qp<H, T> {
     /// Chains an RDMA WRITE of the owner's memory to the peer's.
     ///
     /// What a success tells is [`Transport::Sent`]: with
-    /// [`Rc`](crate::rdma::qp::Rc) that the data are in the peer's memory, with
-    /// [`Uc`](crate::rdma::qp::Uc) only that they have left, so that the owner's memory may be
+    /// [`Rc`] that the data are in the peer's memory, with
+    /// [`Uc`] only that they have left, so that the owner's memory may be
     /// changed. A peer that has to know sends a message.
     ///
     /// Otherwise like [`Self::rdma`](Qp::rdma), which reliable queue pairs have for both

@@ -8,6 +8,9 @@
 
 #![forbid(unsafe_code)]
 
+pub mod account;
+pub mod budget;
+pub mod chunks;
 pub mod clock;
 pub mod flush;
 pub mod half_open;

@@ -62,7 +62,7 @@ use crate::server::{
         Backend,
         LastClose, //
     },
-    block::adapter::AccountOwner,
+    block::adapter::ClientId,
     host::{
         Hosts,
         Unproven, //
@@ -260,12 +260,12 @@ impl Export {
         }
     }
 
-    /// Returns who answers for the memory that a client of `session` has which is admitted as
-    /// `host`: the host whose entry admits it, or all hosts at its address if none does. May sleep.
-    pub(super) fn account_owner(&self, session: &Session, host: (&Name, &Uuid)) -> AccountOwner {
+    /// Returns who answers for the memory of a client of `session` that is admitted as `host`: the
+    /// host whose entry admits it, or all hosts at its address if none does. May sleep.
+    pub(super) fn client_id(&self, session: &Session, host: (&Name, &Uuid)) -> ClientId {
         match self.hosts.access(host.0, host.1) {
-            Some(_) => AccountOwner::Host(*host.0),
-            None => AccountOwner::Source(*session.source()),
+            Some(_) => ClientId::Host(*host.0),
+            None => ClientId::Source(*session.source()),
         }
     }
 

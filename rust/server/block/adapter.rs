@@ -40,16 +40,12 @@ use crate::server::{
         ReceiveCredit, //
     },
     memory::{
-        account::Account,
-        buddy::{
-            CHUNK,
-            PIECE_MIN, //
-        },
-        budget::Budget,
-        pool::{
-            Pool,
-            PoolMonitor, //
-        },
+        Budget,
+        Client,
+        Pool,
+        PoolMonitor,
+        CHUNK,
+        PIECE_MIN, //
     },
 };
 use crate::session::half_open::Source;
@@ -83,24 +79,25 @@ pub(in crate::server) struct Adapter {
     pollers: Mutex<KVec<Arc<Poller>>>,
     /// The client hosts that use it.
     #[pin]
-    clients: Mutex<KVec<Client>>,
+    clients: Mutex<KVec<Sessions>>,
 }
 
-/// Whose an account is. It is nothing that a client could choose as it likes.
+/// A client host, as the server tells hosts apart. It is nothing that a client could choose as it
+/// likes.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(in crate::server) enum AccountOwner {
+pub(in crate::server) enum ClientId {
     /// The host that has an entry of this name below `hosts/`.
     Host(Name),
     /// All hosts without an entry that connect from there.
     Source(Source),
 }
 
-/// A client host.
-struct Client {
-    owner: AccountOwner,
-    /// The account of all its sessions.
-    account: Arc<Account>,
-    sessions: usize,
+/// The sessions of a client host.
+struct Sessions {
+    id: ClientId,
+    /// The memory that they have together.
+    client: Arc<Client>,
+    count: usize,
     /// It had an I/O connection.
     connected: bool,
 }
@@ -136,51 +133,51 @@ impl Adapter {
         )
     }
 
-    /// Adds a session of a client host, and returns its account. May sleep.
-    fn join(&self, owner: &AccountOwner) -> Result<Arc<Account>> {
+    /// Adds a session of a client host, and returns what the host has of the memory. May sleep.
+    fn join(&self, id: &ClientId) -> Result<Arc<Client>> {
         let mut clients = self.clients.lock();
-        if let Some(client) = clients.iter_mut().find(|client| client.owner == *owner) {
-            client.sessions += 1;
-            return Ok(client.account.clone());
+        if let Some(sessions) = clients.iter_mut().find(|sessions| sessions.id == *id) {
+            sessions.count += 1;
+            return Ok(sessions.client.clone());
         }
-        let account = Account::new(&self.pool)?;
-        let client = Client {
-            owner: *owner,
-            account: account.clone(),
-            sessions: 1,
+        let client = Client::new(&self.pool, matches!(id, ClientId::Host(_)))?;
+        let sessions = Sessions {
+            id: *id,
+            client: client.clone(),
+            count: 1,
             connected: false,
         };
-        clients.push(client, GFP_KERNEL)?;
-        Ok(account)
+        clients.push(sessions, GFP_KERNEL)?;
+        Ok(client)
     }
 
     /// Removes a session of a client host. May sleep.
-    fn leave(&self, account: &Arc<Account>) {
+    fn leave(&self, client: &Arc<Client>) {
         let mut clients = self.clients.lock();
-        for client in clients.iter_mut() {
-            if Arc::ptr_eq(&client.account, account) {
-                client.sessions -= 1;
+        for sessions in clients.iter_mut() {
+            if Arc::ptr_eq(&sessions.client, client) {
+                sessions.count -= 1;
             }
         }
-        clients.retain(|client| client.sessions > 0);
+        clients.retain(|sessions| sessions.count > 0);
     }
 
-    /// Notes that the host of an account connects. As soon as another one has, too, all of these
-    /// get memory of their own, which none can keep from another. Fails if this one does not; the
-    /// others are looked at again when somebody connects. May sleep.
-    fn make_own(&self, account: &Arc<Account>) -> Result {
+    /// Notes that a client host connects. As soon as another one has, too, all of these get
+    /// reserved memory, which none can keep from another. Fails if this one does not; the others
+    /// are looked at again when the next connection comes. May sleep.
+    fn reserve_memory(&self, client: &Arc<Client>) -> Result {
         let mut clients = self.clients.lock();
-        for client in clients.iter_mut() {
-            client.connected |= Arc::ptr_eq(&client.account, account);
+        for sessions in clients.iter_mut() {
+            sessions.connected |= Arc::ptr_eq(&sessions.client, client);
         }
-        let connected = || clients.iter().filter(|client| client.connected);
+        let connected = || clients.iter().filter(|sessions| sessions.connected);
         match connected().count() {
             0 | 1 => Ok(()),
             _ => {
-                for client in connected() {
-                    let _ = client.account.make_own();
+                for sessions in connected() {
+                    let _ = sessions.client.reserve();
                 }
-                account.make_own()
+                client.reserve()
             }
         }
     }
@@ -298,7 +295,7 @@ impl Adapters {
         self: &Arc<Self>,
         device: &Arc<Device>,
         (export, protection): (&Name, Protection),
-        owner: &AccountOwner,
+        client: &ClientId,
     ) -> Result<User> {
         let mut list = self.list.lock();
         let here = |adapter: &Adapter| Arc::ptr_eq(adapter.pd.device(), device);
@@ -310,11 +307,11 @@ impl Adapters {
             } = &*entry.adapter;
             here(&entry.adapter) && *name == *export && *own == protection
         });
-        let (adapter, account) = match found {
+        let (adapter, client) = match found {
             Some(entry) => {
-                let account = entry.adapter.join(owner)?;
+                let client = entry.adapter.join(client)?;
                 entry.users += 1;
-                (entry.adapter.clone(), account)
+                (entry.adapter.clone(), client)
             }
             None => {
                 let neighbour = list.iter().find(|entry| here(&entry.adapter));
@@ -323,19 +320,19 @@ impl Adapters {
                     None => budget_of_device()?,
                 };
                 let adapter = Adapter::new(device, &self.release, (*export, protection), &budget)?;
-                let account = adapter.join(owner)?;
+                let client = adapter.join(client)?;
                 let entry = Entry {
                     adapter: adapter.clone(),
                     users: 1,
                 };
                 list.push(entry, GFP_KERNEL)?;
-                (adapter, account)
+                (adapter, client)
             }
         };
         Ok(User {
             adapter,
             adapters: self.clone(),
-            account,
+            client,
         })
     }
 }
@@ -361,20 +358,20 @@ impl Writer for Connections {
 pub(in crate::server) struct User {
     pub(in crate::server) adapter: Arc<Adapter>,
     adapters: Arc<Adapters>,
-    /// That of the client.
-    pub(in crate::server) account: Arc<Account>,
+    /// What the client host has of the memory.
+    pub(in crate::server) client: Arc<Client>,
 }
 
 impl User {
-    /// Gives its client memory of its own if others have I/O connections, too. May sleep.
-    pub(in crate::server) fn make_own(&self) -> Result {
-        self.adapter.make_own(&self.account)
+    /// Gives its client reserved memory if others have I/O connections, too. May sleep.
+    pub(in crate::server) fn reserve_memory(&self) -> Result {
+        self.adapter.reserve_memory(&self.client)
     }
 }
 
 impl Drop for User {
     fn drop(&mut self) {
-        self.adapter.leave(&self.account);
+        self.adapter.leave(&self.client);
         let mut list = self.adapters.list.lock();
         let place = list
             .iter()

@@ -76,9 +76,9 @@ use crate::server::{
         },
     },
     memory::{
-        buddy::PieceLen,
-        budget::Lasting,
-        pool::Piece, //
+        Piece,
+        PieceLen,
+        PoolMemory, //
     },
     stats::ConnectionStats,
 };
@@ -90,7 +90,7 @@ pub(super) struct Recv {
     /// Its inline data.
     pub(super) data: DmaPiece,
     /// The memory that `data` is a piece of.
-    pub(super) _memory: Arc<Lasting>,
+    pub(super) _memory: Arc<PoolMemory>,
     /// The bytes that were received.
     pub(super) len: u32,
     /// The next message that waits for a slot.
@@ -147,6 +147,9 @@ pub(super) struct Command {
     recv: Option<KBox<Recv>>,
     /// The memory of other data.
     piece: Option<Piece>,
+    /// Small memory that the slot keeps between commands, so that most need not ask for any. It is
+    /// given back while a command waits for memory.
+    kept: Option<Piece>,
     stage: Stage,
     /// The device has done the command, and is being flushed before the answer.
     flushing: bool,
@@ -190,6 +193,7 @@ impl Command {
             began_ns: 0,
             recv: None,
             piece: None,
+            kept: None,
             stage: Stage::Answer,
             flushing: false,
             nowait: false,
@@ -331,6 +335,18 @@ impl Command {
         };
         let len = PieceLen::new(usize::try_from(len)?);
         Ok(Some(len.ok_or(EINVAL)?))
+    }
+
+    /// Takes the memory that the slot has kept, if `len` bytes fit.
+    #[inline]
+    pub(super) fn take_kept(&mut self, len: PieceLen) -> Option<Piece> {
+        self.kept.as_mut()?.fit(len).ok()?;
+        self.kept.take()
+    }
+
+    /// Frees the memory that the slot has kept.
+    pub(super) fn free_kept(&mut self) {
+        self.kept = None;
     }
 
     /// Goes on with the memory that the command needed. Runs in the poller's worker.
@@ -645,10 +661,19 @@ impl Command {
         if let Some(recv) = self.recv.take() {
             queue.put_recv(qp, recv);
         }
-        if let Some(piece) = self.piece.take() {
-            queue.put_piece(piece);
+        let piece = self.piece.take();
+        if !queue.may_keep() {
+            drop((piece, self.kept.take()));
+            return queue.put(self);
         }
-        queue.put(self);
+        match piece {
+            Some(piece) if piece.is_small() && self.kept.is_none() => self.kept = Some(piece),
+            piece => drop(piece),
+        }
+        match self.kept.is_some() {
+            true => queue.put_keeping(self),
+            false => queue.put(self),
+        }
     }
 
     #[inline]

@@ -236,7 +236,7 @@ impl Connections {
         (queue, fetches_max): (u16, u8),
         session: &Arc<Session>,
     ) -> Result {
-        self.user.make_own()?;
+        self.user.reserve_memory()?;
         let adapter = &self.user.adapter;
         let max = credit_max(self.terms.depth);
         let index = usize::from(queue);
@@ -253,7 +253,7 @@ impl Connections {
                     ..self.label
                 },
                 block: &self.block,
-                account: &self.user.account,
+                client: &self.user.client,
                 access: self.access,
                 terms: self.terms,
                 later: &adapter.maker,

@@ -109,25 +109,18 @@ use crate::server::{
         protected::Protected, //
     },
     memory::{
-        account::{
-            Account,
-            Requester, //
-        },
-        buddy::{
-            PieceLen,
-            CHUNK,
-            PIECE_MIN, //
-        },
         overdue::{
             Overdue,
             Progress, //
         },
-        pool::{
-            Piece,
-            Pool, //
-        },
         receives::Receives,
-        state::PoolEvents, //
+        Client,
+        Piece,
+        PieceLen,
+        Pool,
+        PoolEvents,
+        Requester,
+        CHUNK, //
     },
     persistent::Membership,
     session::Session,
@@ -173,8 +166,6 @@ const BATCH: u32 = 32;
 /// The longest time for which a worker polls before others of its CPU have their turn, in us. Those
 /// of the same kind, also of other drivers, do not show as tasks that want the CPU.
 const TURN_US: i64 = 50;
-/// Small pieces of memory that a poller keeps for itself.
-const STASH: usize = 32;
 
 /// The queue pair of a [`IoQueue`], which handles its completions.
 pub(super) type QueuePair = Qp<Arc<IoQueue>>;
@@ -225,9 +216,9 @@ impl Slots {
 enum Line {
     /// Memory that all hosts share.
     Common,
-    /// Memory that fits the own memory of the account. These commands do not wait for those that
-    /// are larger, which wait for what other hosts have.
-    Own,
+    /// Memory that fits the reserved memory of the client. These commands do not wait for those
+    /// that are larger, which wait for what other hosts have.
+    Reserved,
 }
 
 /// The memory that commands of a queue wait for.
@@ -258,7 +249,7 @@ struct Waiters {
     slotless: Fifo<Recv>,
     /// Commands that wait for memory, see [`Line`].
     common: Fifo<Command>,
-    own: Fifo<Command>,
+    reserved: Fifo<Command>,
     /// Writes that wait until fewer RDMA READs are under way.
     fetching: Fifo<Command>,
     /// Commands for which the backing device has to wait.
@@ -277,7 +268,7 @@ impl Waiters {
     fn line(&mut self, line: Line) -> &mut Fifo<Command> {
         match line {
             Line::Common => &mut self.common,
-            Line::Own => &mut self.own,
+            Line::Reserved => &mut self.reserved,
         }
     }
 }
@@ -300,7 +291,9 @@ pub(super) struct IoQueue {
     /// The bit by which the poller knows it.
     bit: u64,
     common: LineState,
-    own: LineState,
+    reserved: LineState,
+    /// Commands that are in nobody's hands may keep memory.
+    keeps: Atomic<bool>,
     /// The completion queue of its sends. It wakes the poller only when the poller waits for
     /// something.
     cq: Cq<Manual>,
@@ -373,8 +366,8 @@ pub(super) struct QueueConfig<'a> {
     pub(super) label: Label,
     /// The export.
     pub(super) block: &'a Arc<Block>,
-    /// The account of the client.
-    pub(super) account: &'a Arc<Account>,
+    /// What the client host has of the memory.
+    pub(super) client: &'a Arc<Client>,
     /// The access that the client has.
     pub(super) access: Access,
     /// The terms that the client agreed to at login.
@@ -416,7 +409,7 @@ impl IoQueue {
         let waiters = Waiters {
             slotless: Fifo::new(),
             common: Fifo::new(),
-            own: Fifo::new(),
+            reserved: Fifo::new(),
             fetching: Fifo::new(),
             later: Fifo::new(),
             finished: Fifo::new(),
@@ -432,8 +425,8 @@ impl IoQueue {
             true => Some(Protected::new(config.terms.depth)?),
             false => None,
         };
-        let requester = || Requester::new(config.account, poller.number);
-        let (common, own) = (LineState::new(requester()?), LineState::new(requester()?));
+        let line = || Requester::new(config.client, poller.number).map(LineState::new);
+        let (common, reserved) = (line()?, line()?);
         let (slots, stats) = (Slots::new(depth)?, config.block.stats.connection()?);
         Arc::pin_init(
             pin_init!(Self {
@@ -446,7 +439,8 @@ impl IoQueue {
                 poller: poller.clone(),
                 bit: credit.bit,
                 common,
-                own,
+                reserved,
+                keeps: Atomic::new(false),
                 cq,
                 slots,
                 waiters <- new_irqsave_spinlock!(waiters, "IoQueue::waiters"),
@@ -507,7 +501,7 @@ impl IoQueue {
     fn line(&self, line: Line) -> &LineState {
         match line {
             Line::Common => &self.common,
-            Line::Own => &self.own,
+            Line::Reserved => &self.reserved,
         }
     }
 
@@ -728,9 +722,43 @@ impl IoQueue {
         }
     }
 
-    /// Takes back memory. Any context.
-    pub(super) fn put_piece(&self, piece: Piece) {
-        self.poller.put(piece);
+    /// Returns true if a slot may keep memory for its next command: none waits for memory. Any
+    /// context.
+    #[inline]
+    pub(super) fn may_keep(&self) -> bool {
+        !self.poller.pool.is_short() && !self.is_ending()
+    }
+
+    /// Gives back a command that has ended and keeps memory. Any context.
+    #[inline]
+    pub(super) fn put_keeping(&self, command: KBox<Command>) {
+        self.keeps.store(true, Relaxed);
+        self.put(command);
+        // Pairs with `Pool::change()`: a command that has begun to wait meanwhile is seen here, or
+        // the poller, which is told of it, sees that this one is free.
+        if self.poller.pool.is_short() {
+            self.keeps.store(true, Relaxed);
+            self.poller.attend();
+        }
+    }
+
+    /// Frees the memory that commands keep which are in nobody's hands. May sleep.
+    fn free_kept(&self) {
+        if !self.keeps.xchg(false, Full) {
+            return;
+        }
+        let mut commands = Fifo::new();
+        while let Some(mut command) = self.take_free() {
+            command.free_kept();
+            commands.push(command);
+        }
+        while let Some(command) = commands.pop() {
+            self.put(command);
+        }
+        // Meanwhile a message may have found no slot.
+        if self.is_waited_for() {
+            self.poller.attend();
+        }
     }
 
     /// Returns true if what is chained is to be posted at once, rather than at the end of a round
@@ -761,7 +789,9 @@ impl IoQueue {
     /// Returns true if a command waits for a slot or for memory. Any context.
     #[inline]
     fn is_waited_for(&self) -> bool {
-        self.slotless.load(Relaxed) > 0 || self.common.is_waited_in() || self.own.is_waited_in()
+        self.slotless.load(Relaxed) > 0
+            || self.common.is_waited_in()
+            || self.reserved.is_waited_in()
     }
 
     /// Ends the session if the HCA is overdue with what it was asked to do on the queue, and others
@@ -776,14 +806,14 @@ impl IoQueue {
         let (begun, ended) = qp.sends();
         let sends = Progress { begun, ended };
         let requester = &self.common.requester;
-        let kept = match sends.is_busy() {
+        let held = match sends.is_busy() {
             false => 0,
-            true => requester.kept(),
+            true => requester.held(),
         };
         let overdue = {
             let mut waiters = self.waiters.lock();
             let waiters: &mut Waiters = &mut waiters;
-            waiters.overdue.look(now_ms, sends, waiters.fetches, kept)
+            waiters.overdue.look(now_ms, sends, waiters.fetches, held)
         };
         if overdue && !self.is_closed() && !self.session.is_lost() && requester.keeps_from_others()
         {
@@ -799,6 +829,9 @@ impl IoQueue {
             // A task that handles completions just now has the poller look again afterwards. To
             // wait for it here could be for ever: it may need this CPU.
             let reaped = self.cq.try_reap();
+            if self.poller.pool.is_short() {
+                self.free_kept();
+            }
             let interested = self.resume(qp)
                 || self.fetches.load(Relaxed) > 0
                 // No command begins meanwhile.
@@ -879,7 +912,7 @@ impl IoQueue {
             qp.completions(),
             self.credit(),
             self.waits.load(Relaxed),
-            self.common.requester.own(),
+            self.common.requester.reserved(),
         )
     }
 }
@@ -974,15 +1007,23 @@ impl IoQueue {
     }
 
     /// Gives a command the memory that it needs, or lets it wait. Runs in the poller's worker.
-    pub(super) fn provide(self: &Arc<Self>, qp: &QueuePair, command: KBox<Command>, len: PieceLen) {
-        let line = match self.own.requester.fits_own(len) {
-            true => Line::Own,
+    pub(super) fn provide(
+        self: &Arc<Self>,
+        qp: &QueuePair,
+        mut command: KBox<Command>,
+        len: PieceLen,
+    ) {
+        if let Some(memory) = command.take_kept(len) {
+            return command.supply(self, qp, memory);
+        }
+        let line = match self.reserved.requester.fits_reserved(len) {
+            true => Line::Reserved,
             false => Line::Common,
         };
         let state = self.line(line);
         // Commands that wait already come first.
         if !state.is_waited_in() {
-            if let Some(memory) = self.poller.get(len, &state.requester) {
+            if let Some(memory) = self.poller.pool.get(len, &state.requester) {
                 return command.supply(self, qp, memory);
             }
         }
@@ -1028,7 +1069,7 @@ impl IoQueue {
         while let Some(recv) = self.take_slotless() {
             self.put_recv(qp, recv);
         }
-        for line in [Line::Common, Line::Own] {
+        for line in [Line::Common, Line::Reserved] {
             while let Some(command) = self.take_first(line) {
                 command.end(self, qp);
             }
@@ -1072,7 +1113,7 @@ impl IoQueue {
             }
         }
         self.resume_line(qp, Line::Common);
-        self.resume_line(qp, Line::Own);
+        self.resume_line(qp, Line::Reserved);
         self.is_waited_for()
     }
 
@@ -1085,7 +1126,7 @@ impl IoQueue {
                 first.and_then(|command| command.memory_wanted().ok().flatten())
             };
             let Some(len) = wanted else { return };
-            let Some(memory) = self.poller.get(len, requester) else {
+            let Some(memory) = self.poller.pool.get(len, requester) else {
                 // The first one waits on, if it was not dropped meanwhile.
                 if self.is_ending() {
                     requester.cancel();
@@ -1297,8 +1338,6 @@ struct Shared {
     receives: Receives,
     /// The bits of the [`ReceiveCredit`]s.
     users: u64,
-    /// Small pieces of memory.
-    stash: KVec<Piece>,
 }
 
 /// A poller: the owner of a completion queue, whose completions are handled by its worker.
@@ -1391,7 +1430,6 @@ impl Poller {
             srq: None,
             receives: Receives::new(receives, spare),
             users: 0,
-            stash: KVec::with_capacity(STASH, GFP_KERNEL)?,
         };
         let queues = KVec::with_capacity(QUEUES_MAX, GFP_KERNEL)?;
         let this = Arc::pin_init(
@@ -1452,11 +1490,8 @@ impl Poller {
     /// being dropped. May sleep.
     pub(super) fn close(&self) {
         self.pool.remove_poller(self.number);
-        let (srq, stash) = {
-            let mut shared = self.shared.lock();
-            (shared.srq.take(), core::mem::take(&mut shared.stash))
-        };
-        drop((srq, stash));
+        let srq = self.shared.lock().srq.take();
+        drop(srq);
         let hca = core::mem::take(&mut *self.visit(|| self.hca.lock()));
         drop(hca);
     }
@@ -1545,43 +1580,6 @@ impl Poller {
     fn lose_receive(&self) {
         if self.has_srq {
             self.receives(|receives| receives.lose(1));
-        }
-    }
-
-    /// Returns memory for `len` bytes. If there is none yet, the worker looks after the queue when
-    /// there is, and the queue has to ask again. Runs in the poller's worker.
-    #[inline]
-    fn get(&self, len: PieceLen, requester: &Requester) -> Option<Piece> {
-        if len.bytes() == PIECE_MIN {
-            let at_hand = || self.shared.lock().stash.pop();
-            if let Some(mut piece) = self.pool.get_small(requester, at_hand) {
-                // Cannot fail: it has as many bytes.
-                return piece.fit(len).ok().map(|()| piece);
-            }
-        }
-        self.pool.get(len, requester)
-    }
-
-    /// Takes back memory. Any context.
-    #[inline]
-    fn put(&self, mut piece: Piece) {
-        if !piece.release() || self.pool.is_short() {
-            return drop(piece);
-        }
-        let full = self.shared.lock().stash.push_within_capacity(piece);
-        drop(full);
-        // A queue that has begun to wait meanwhile has the stash given back after that, or is seen
-        // here.
-        self.give_back();
-    }
-
-    /// Gives the stash back to the pool while a queue waits for memory. Any context.
-    fn give_back(&self) {
-        while self.pool.is_short() {
-            let piece = self.shared.lock().stash.pop();
-            if piece.is_none() {
-                return;
-            }
         }
     }
 
@@ -1676,7 +1674,6 @@ impl Poller {
             if self.pool.is_short() || self.attention.load(Relaxed) {
                 // Pairs with `attend()`.
                 self.attention.xchg(false, Acquire);
-                self.give_back();
                 for entry in &hca.queues {
                     entry.queue.progress(&entry.qp);
                 }
@@ -1816,6 +1813,8 @@ impl Poller {
             let Some(entry) = hca.as_ref().and_then(|hca| hca.queues.get(index)) else {
                 return false;
             };
+            // It may not be needed soon. What is needed is taken again.
+            entry.queue.free_kept();
             let own = entry.credit.promised - entry.credit.credit;
             (entry.queue.clone(), entry.qp.clone(), own)
         };

@@ -163,8 +163,8 @@ impl Control {
             }
             Backend::Block(block) => {
                 let adapters = &self.exports.adapters;
-                let owner = export.account_owner(session, (&login.host_name, &login.host_id));
-                let user = adapters.get(device, (&login.export, login.protection), &owner);
+                let client = export.client_id(session, (&login.host_name, &login.host_id));
+                let user = adapters.get(device, (&login.export, login.protection), &client);
                 let user = user.map_err(no_memory)?;
                 let joined = export.join(session, login).map_err(no_memory)?;
                 let connections = Connections::new((user, joined), block, access, login, queues)

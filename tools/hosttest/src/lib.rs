@@ -18,11 +18,8 @@ mod module {
     pub mod proto;
     pub mod server {
         pub mod memory {
-            pub mod arbiter;
-            pub mod buddy;
             pub mod overdue;
             pub mod receives;
-            pub mod share;
         }
     }
     pub mod session;

@@ -2,9 +2,10 @@
 
 //! Tests of the pure modules, and the samples they share.
 
-mod arbiter;
+mod account;
 mod auth;
-mod buddy;
+mod budget;
+mod chunks;
 mod commands;
 mod frame;
 mod fuzz;
@@ -17,7 +18,6 @@ mod overdue;
 mod parse;
 mod receives;
 mod session;
-mod share;
 mod status;
 mod uapi;
 mod values;

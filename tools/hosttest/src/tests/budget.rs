@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How the pools of an HCA share its budget, as `server/memory/pool.rs` keeps it.
+//! How the pools of an HCA share its budget, as `server/memory.rs` keeps it.
 
-use crate::server::memory::{
-    buddy::CHUNK,
-    share::{chunks_max, growable, may_grow, may_hold, may_last},
+use crate::session::{
+    budget::{chunks_max, growable, may_last, reserved_len, RESERVED_MIN},
+    chunks::CHUNK,
 };
 
 /// Lets the pool at `index` take all that it may.
 fn grow(pools: &mut [usize], index: usize, max: usize) {
-    while may_grow(pools[index], pools.len(), pools.iter().sum(), max) {
+    while growable(pools[index], pools.len(), pools.iter().sum(), max) > 0 {
         pools[index] += 1;
     }
 }
@@ -57,45 +57,6 @@ fn what_may_be_added_is_known_before() {
     }
 }
 
-/// Lets each of some clients take all that it may, in pieces of `len`, of a pool of `size`.
-fn take(clients: &mut [usize], len: usize, size: usize) {
-    let mut idle = 0;
-    for index in (0..clients.len()).cycle() {
-        let free = size - clients.iter().sum::<usize>();
-        if free >= len && may_hold(clients[index], len, free) {
-            clients[index] += len;
-            idle = 0;
-        } else if idle < clients.len() {
-            idle += 1;
-        } else {
-            return;
-        }
-    }
-}
-
-#[test]
-fn clients_that_give_nothing_back_leave_something() {
-    for size in [2 * CHUNK, 8 * CHUNK, 64 * CHUNK] {
-        for len in [4 << 10, 64 << 10, 256 << 10] {
-            for count in 1..=8 {
-                let mut clients = vec![0; count];
-                take(&mut clients, len, size);
-                let taken: usize = clients.iter().sum();
-                // But for one piece of each, which is given in any case.
-                let most = size * 4 * count / (4 * count + 1) + len * count;
-                assert!(taken <= most, "{clients:?} of {size}");
-                // One alone is not kept from most of it.
-                assert!(
-                    count > 1 || taken + len > size * 3 / 4 - len * 4,
-                    "{taken} of {size}"
-                );
-                // Who comes then has room for a command, if anybody has.
-                assert!(size - taken < len || may_hold(0, len, size - taken));
-            }
-        }
-    }
-}
-
 /// Bytes of the receives that a poller makes at a time.
 const RECEIVES: usize = 64 << 10;
 
@@ -128,4 +89,19 @@ fn data_may_have_what_receives_do_not() {
     assert_eq!(chunks_max(32 * CHUNK, 4 * CHUNK), 28);
     assert_eq!(chunks_max(32 * CHUNK, 33 * CHUNK), 16);
     assert_eq!(chunks_max(0, CHUNK), 0);
+}
+
+#[test]
+fn reserved_memory_within_the_budget() {
+    assert_eq!(reserved_len(32 * CHUNK, 0), CHUNK);
+    assert_eq!(reserved_len(32 * CHUNK, 16 * CHUNK), RESERVED_MIN);
+    assert_eq!(reserved_len(0, usize::MAX), RESERVED_MIN);
+    for size in 2..100 {
+        let (size, mut lasting) = (size * CHUNK, 0);
+        while reserved_len(size, lasting) > RESERVED_MIN {
+            assert!(reserved_len(size, lasting).is_power_of_two());
+            lasting += reserved_len(size, lasting);
+            assert!(lasting <= size / 2);
+        }
+    }
 }

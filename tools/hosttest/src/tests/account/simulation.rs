@@ -3,10 +3,10 @@
 //! Many hosts over some time, of which some let go of nothing before they are given up.
 
 use super::World;
-use crate::server::memory::{
-    buddy::{CHUNK, PIECE_MIN},
-    overdue::OVERDUE_MS,
-    share::OWN_MIN,
+use crate::server::memory::overdue::OVERDUE_MS;
+use crate::session::{
+    budget::RESERVED_MIN,
+    chunks::{CHUNK, PIECE_MIN},
 };
 
 /// A small generator of numbers, so that a run can be repeated.
@@ -36,7 +36,7 @@ const SECOND: usize = GIVEN_UP * 10 / 147;
 fn longest_wait(silent: usize, lens: &[usize], ticks: usize, overdue: bool) -> usize {
     const HOSTS: usize = 24;
     const EACH: usize = 4;
-    let mut world = World::new(8, &[OWN_MIN; HOSTS], EACH);
+    let mut world = World::new(8, &[RESERVED_MIN; HOSTS], EACH);
     let mut numbers = Numbers(silent as u64);
     // Of each requester: since when it wants how much; what it has, and until when.
     let mut wants = vec![None; HOSTS * EACH];
@@ -44,11 +44,11 @@ fn longest_wait(silent: usize, lens: &[usize], ticks: usize, overdue: bool) -> u
     let mut longest = 0;
     for now in 0..ticks {
         if overdue && now % SECOND == 0 {
-            world.arbiter.elapse();
+            world.accounts.elapse();
+            world.look();
             for (requester, has) in has.iter_mut().enumerate().take(silent * EACH) {
-                let account = requester / EACH;
-                let kept = world.arbiter.held(account);
-                if !world.arbiter.is_in_need(account, kept) {
+                let held = world.accounts.held(world.requesters[requester].2);
+                if !world.accounts.is_in_need(held) {
                     continue;
                 }
                 if let Some((until, _)) = has {
@@ -71,7 +71,7 @@ fn longest_wait(silent: usize, lens: &[usize], ticks: usize, overdue: bool) -> u
             }
             let (since, len) = *wants[requester].get_or_insert_with(|| {
                 let len = match is_silent {
-                    true => [PIECE_MIN, OWN_MIN, CHUNK][numbers.below(3)],
+                    true => [PIECE_MIN, RESERVED_MIN, CHUNK][numbers.below(3)],
                     false => lens[numbers.below(lens.len())],
                 };
                 (now, len)
@@ -101,7 +101,12 @@ fn longest_wait(silent: usize, lens: &[usize], ticks: usize, overdue: bool) -> u
 #[test]
 fn silent_hosts_keep_only_themselves_waiting() {
     for silent in [0, 1, 8, 23] {
-        let longest = longest_wait(silent, &[PIECE_MIN, OWN_MIN / 2, OWN_MIN], 1500, false);
+        let longest = longest_wait(
+            silent,
+            &[PIECE_MIN, RESERVED_MIN / 2, RESERVED_MIN],
+            1500,
+            false,
+        );
         assert!(
             longest <= 4 * (TAKES + 1),
             "{longest} ticks, {silent} silent"
@@ -112,8 +117,8 @@ fn silent_hosts_keep_only_themselves_waiting() {
 /// Nothing is starved if all give back what they have, however large it is.
 #[test]
 fn large_commands_are_not_starved() {
-    let lens = [PIECE_MIN, OWN_MIN, CHUNK, CHUNK];
-    let mut few = [2 * OWN_MIN; 16];
+    let lens = [PIECE_MIN, RESERVED_MIN, CHUNK, CHUNK];
+    let mut few = [2 * RESERVED_MIN; 16];
     few[0] = CHUNK;
     for lens in [&lens[..], &few] {
         let longest = longest_wait(0, lens, 5000, false);
@@ -138,7 +143,7 @@ fn overdue_hosts_are_not_waited_for() {
     // once, eight at the same time: it is overdue, and the next look but one finds that.
     const TURN: usize = 4 * (OVERDUE_MS as usize + 2000) * SECOND / 1000;
     for silent in [1, 8, 16] {
-        for lens in [&[PIECE_MIN, CHUNK][..], &[2 * OWN_MIN], &[CHUNK]] {
+        for lens in [&[PIECE_MIN, CHUNK][..], &[2 * RESERVED_MIN], &[CHUNK]] {
             let longest = |overdue| longest_wait(silent, lens, 5000, overdue);
             let [before, now] = [false, true].map(longest);
             println!("{silent} silent, {lens:?}: {now} ticks, not {before}; {SECOND} a second");

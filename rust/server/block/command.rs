@@ -661,6 +661,14 @@ impl Command {
         if let Some(recv) = self.recv.take() {
             queue.put_recv(qp, recv);
         }
+        match self.piece.is_some() || self.kept.is_some() {
+            true => self.end_with_memory(queue),
+            false => queue.put(self),
+        }
+    }
+
+    /// Ends the command. Its slot keeps a small piece of memory, unless a command waits for memory.
+    fn end_with_memory(mut self: KBox<Self>, queue: &IoQueue) {
         let piece = self.piece.take();
         if !queue.may_keep() {
             drop((piece, self.kept.take()));

@@ -148,7 +148,8 @@ pub(super) struct Command {
     /// The memory of other data.
     piece: Option<Piece>,
     /// Small memory that the slot keeps between commands, so that most need not ask for any. It is
-    /// given back while a command waits for memory.
+    /// given back while a command waits for memory, and by a command that may take long and does
+    /// not use it.
     kept: Option<Piece>,
     stage: Stage,
     /// The device has done the command, and is being flushed before the answer.
@@ -293,7 +294,11 @@ impl Command {
         queue.put_recv(qp, recv);
         match self.memory_wanted() {
             Ok(Some(len)) => queue.provide(qp, self, len),
-            Ok(None) => self.submit(queue, qp, true),
+            Ok(None) => {
+                // The device may take long.
+                self.free_kept();
+                self.submit(queue, qp, true);
+            }
             // This cannot be: the length was checked against the terms.
             Err(_) => self.answer(queue, qp, Status::Invalid),
         }
@@ -337,11 +342,13 @@ impl Command {
         Ok(Some(len.ok_or(EINVAL)?))
     }
 
-    /// Takes the memory that the slot has kept, if `len` bytes fit.
+    /// Takes the memory that the slot has kept, if `len` bytes fit. Frees it if not: a command must
+    /// not have some memory while it waits for more.
     #[inline]
     pub(super) fn take_kept(&mut self, len: PieceLen) -> Option<Piece> {
-        self.kept.as_mut()?.fit(len).ok()?;
-        self.kept.take()
+        let mut kept = self.kept.take()?;
+        kept.fit(len).ok()?;
+        Some(kept)
     }
 
     /// Frees the memory that the slot has kept.

@@ -1206,7 +1206,8 @@ impl IoQueue {
     }
 
     /// Submits a command in a task of its own, which may wait for the backing device. Any context.
-    pub(super) fn submit_later(self: &Arc<Self>, qp: &QueuePair, command: KBox<Command>) {
+    pub(super) fn submit_later(self: &Arc<Self>, qp: &QueuePair, mut command: KBox<Command>) {
+        command.free_kept();
         match self.defer(command, |waiters| &mut waiters.later) {
             None => {
                 let _ = self.later.enqueue::<Arc<Self>, 0>(self.clone());

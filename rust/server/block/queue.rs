@@ -732,12 +732,14 @@ impl IoQueue {
     /// Gives back a command that has ended and keeps memory. Any context.
     #[inline]
     pub(super) fn put_keeping(&self, command: KBox<Command>) {
-        self.keeps.store(true, Relaxed);
         self.put(command);
+        // Pairs with `free_kept()`: that clears the flag before it looks for free commands.
+        if !self.keeps.load(Relaxed) {
+            self.keeps.xchg(true, Full);
+        }
         // Pairs with `Pool::change()`: a command that has begun to wait meanwhile is seen here, or
-        // the poller, which is told of it, sees that this one is free.
+        // the poller, which is told of it, sees the flag and that this one is free.
         if self.poller.pool.is_short() {
-            self.keeps.store(true, Relaxed);
             self.poller.attend();
         }
     }

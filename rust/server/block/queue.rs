@@ -204,6 +204,11 @@ impl Slots {
         })
     }
 
+    /// Takes a free command.
+    fn take(&self) -> Option<KBox<Command>> {
+        self.commands.get(self.free.take()?)?.take()
+    }
+
     /// Returns true if all commands are free.
     fn are_free(&self) -> bool {
         // A command that is seen to be free has been counted in `made`.
@@ -749,17 +754,22 @@ impl IoQueue {
         if !self.keeps.xchg(false, Full) {
             return;
         }
+        self.free_kept_of(|| self.take_free());
+        // Meanwhile a message may have found no slot.
+        if self.is_waited_for() {
+            self.poller.attend();
+        }
+    }
+
+    /// Frees the memory that the commands keep which `take` returns, and gives them back.
+    fn free_kept_of(&self, take: impl Fn() -> Option<KBox<Command>>) {
         let mut commands = Fifo::new();
-        while let Some(mut command) = self.take_free() {
+        while let Some(mut command) = take() {
             command.free_kept();
             commands.push(command);
         }
         while let Some(command) = commands.pop() {
             self.put(command);
-        }
-        // Meanwhile a message may have found no slot.
-        if self.is_waited_for() {
-            self.poller.attend();
         }
     }
 
@@ -1066,7 +1076,8 @@ impl IoQueue {
         }
     }
 
-    /// Ends the commands that wait for a slot or for memory. They are not answered.
+    /// Ends the commands that wait for a slot or for memory. They are not answered. Frees what the
+    /// slots keep. To be called by the owner of the queue, once [`IoQueue::is_ending`].
     fn drop_all_waiting(&self, qp: &QueuePair) {
         while let Some(recv) = self.take_slotless() {
             self.put_recv(qp, recv);
@@ -1078,6 +1089,9 @@ impl IoQueue {
             // The poller's worker does the same if it has asked for memory meanwhile.
             self.line(line).requester.cancel();
         }
+        // A worker does not take free commands any more: it could give one back to a queue that is
+        // closed already.
+        self.free_kept_of(|| self.slots.take());
     }
 
     /// Takes the first message that waits for a slot.

@@ -1083,7 +1083,7 @@ impl IoQueue {
             self.put_recv(qp, recv);
         }
         for line in [Line::Common, Line::Reserved] {
-            while let Some(command) = self.take_first(line) {
+            while let Some(command) = self.take_first(line, |_| true) {
                 command.end(self, qp);
             }
             // The poller's worker does the same if it has asked for memory meanwhile.
@@ -1103,10 +1103,16 @@ impl IoQueue {
         Some(recv)
     }
 
-    /// Takes the first command that waits for memory.
-    fn take_first(&self, line: Line) -> Option<KBox<Command>> {
+    /// Takes the first command that waits for memory, if `which` is true for it.
+    fn take_first(
+        &self,
+        line: Line,
+        which: impl FnOnce(&Command) -> bool,
+    ) -> Option<KBox<Command>> {
         let mut waiters = self.waiters.lock();
-        let command = waiters.line(line).pop()?;
+        let fifo = waiters.line(line);
+        fifo.first().filter(|command| which(command))?;
+        let command = fifo.pop()?;
         let waiting = &self.line(line).waiting;
         waiting.store(waiting.load(Relaxed) - 1, Relaxed);
         Some(command)
@@ -1149,9 +1155,11 @@ impl IoQueue {
                 }
                 return;
             };
-            match self.take_first(line) {
+            let wants =
+                |command: &Command| matches!(command.memory_wanted(), Ok(Some(it)) if it == len);
+            match self.take_first(line, wants) {
                 Some(command) => command.supply(self, qp, memory),
-                // They were all dropped meanwhile, and no others come.
+                // It was dropped meanwhile, and so are all others.
                 None => return,
             }
         }

@@ -193,8 +193,7 @@ impl Pool {
     ) -> R {
         let mut state = self.state.lock();
         let state: &mut State = &mut state;
-        let growable = self.budget().growable(state.accounts.common.count());
-        state.accounts.growable = growable * CHUNK;
+        state.accounts.growable = self.growable(state) * CHUNK;
         let pollers = &state.pollers;
         let result = change(&mut state.accounts, &mut |poller| {
             if let Some(Some(poller)) = pollers.get(poller) {
@@ -212,10 +211,17 @@ impl Pool {
         result
     }
 
+    /// Returns the number of chunks that may be added: none while the system has no memory.
+    fn growable(&self, state: &State) -> usize {
+        match state.refused {
+            true => 0,
+            false => self.budget().growable(state.accounts.common.count()),
+        }
+    }
+
     /// Returns true if another chunk is needed, and may be added.
     fn wants_chunk(&self, state: &State) -> bool {
-        let may_grow = || self.budget().growable(state.accounts.common.count()) > 0;
-        state.accounts.wants_more && !state.refused && may_grow()
+        state.accounts.wants_more && self.growable(state) > 0
     }
 
     /// Frees the chunks that were not needed since the last call, save for one, and those that it

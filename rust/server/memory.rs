@@ -323,12 +323,15 @@ impl Pool {
             let buffer = accounts.ask(id, len, &mut tell)?;
             let memory = accounts.memory(client, &buffer);
             let memory = memory.and_then(|memory| memory.piece(buffer.offset(), len.get()).ok());
-            Some((buffer, memory))
+            if memory.is_none() {
+                // This cannot be: the buffer has as many bytes.
+                accounts.put(client, &buffer, &mut tell);
+            }
+            Some((buffer, memory?))
         });
         let (buffer, memory) = got?;
         Some(Piece {
-            // Cannot fail: the buffer has as many bytes.
-            memory: memory?,
+            memory,
             buffer,
             client: requester.client.clone(),
         })

@@ -170,6 +170,8 @@ impl<B> Chunk<B> {
 pub struct Chunks<C> {
     list: C,
     count: usize,
+    /// One past the place of the last chunk: no more of the list is looked at.
+    end: usize,
     /// Bytes in use.
     used: usize,
     /// No page is free in so many chunks at the beginning.
@@ -184,6 +186,7 @@ impl<B, C: DerefMut<Target = [Option<Chunk<B>>]>> Chunks<C> {
         Self {
             list,
             count: 0,
+            end: 0,
             used: 0,
             full: 0,
             best: 0,
@@ -199,6 +202,7 @@ impl<B, C: DerefMut<Target = [Option<Chunk<B>>]>> Chunks<C> {
             *place = Some(Chunk::new(memory, CHUNK));
         }
         self.count += 1;
+        self.end = self.end.max(index + 1);
         self.full = self.full.min(index);
         Ok(())
     }
@@ -207,15 +211,19 @@ impl<B, C: DerefMut<Target = [Option<Chunk<B>>]>> Chunks<C> {
     /// one that is all free. Returns its memory.
     pub fn remove_idle(&mut self, any: bool) -> Option<B> {
         let idle = |chunk: &Chunk<B>| chunk.free == PAGES && (any || !chunk.busy);
-        let mut places = self.list.iter_mut().rev();
+        let mut places = self.list.iter_mut().take(self.end).rev();
         let place = places.find(|place| place.as_ref().is_some_and(idle))?;
+        let chunk = place.take()?;
         self.count -= 1;
-        place.take().map(|chunk| chunk.memory)
+        while self.end > 0 && self.free_of(self.end - 1).is_none() {
+            self.end -= 1;
+        }
+        Some(chunk.memory)
     }
 
     /// Lets [`Chunks::remove_idle`] know which chunks are used from now on.
     pub fn start_idle(&mut self) {
-        for chunk in self.list.iter_mut().flatten() {
+        for chunk in self.list.iter_mut().take(self.end).flatten() {
             chunk.busy = false;
         }
     }
@@ -234,7 +242,8 @@ impl<B, C: DerefMut<Target = [Option<Chunk<B>>]>> Chunks<C> {
     /// the chunk in which a large buffer is soonest to come together is left alone.
     pub fn take(&mut self, len: PieceLen, spare: bool) -> Option<Buffer> {
         let best = spare.then_some(self.best);
-        let places = self.list.iter_mut().enumerate().skip(self.full);
+        let places = self.list.iter_mut().take(self.end).enumerate();
+        let places = places.skip(self.full);
         let mut others = places.filter(|(index, _)| Some(*index) != best);
         let buffer = others.find_map(|(index, place)| {
             let buffer = place.as_mut()?.take(len)?;

@@ -80,6 +80,32 @@ fn idle_chunks_go() {
     assert!(chunks.take(length(CHUNK), false).is_some());
 }
 
+/// A chunk takes the first place that is empty, and is found there.
+#[test]
+fn places_are_used_again() {
+    let mut chunks = chunks(3);
+    let [a, b, c] = [(); 3].map(|()| chunks.take(length(CHUNK), false).unwrap());
+    for (buffer, count) in [(&a, 2), (&b, 1)] {
+        chunks.put(buffer);
+        assert!(chunks.remove_idle(true).is_some() && chunks.remove_idle(true).is_none());
+        assert!(chunks.take(length(1), false).is_none());
+        assert_eq!((chunks.count(), chunks.free()), (count, 0));
+    }
+    chunks.add(()).unwrap();
+    let first = chunks.take(length(CHUNK), false).unwrap();
+    chunks.put(&c);
+    assert!(chunks.remove_idle(true).is_some());
+    assert!(chunks.take(length(1), false).is_none());
+    for count in 2..=4 {
+        chunks.add(()).unwrap();
+        assert_eq!(chunks.count(), count);
+        let _ = chunks.take(length(CHUNK), false).unwrap();
+    }
+    assert!(chunks.add(()).is_err());
+    chunks.put(&first);
+    assert!(chunks.take(length(CHUNK), false).is_some());
+}
+
 /// The chunk that is left alone is one that has most.
 #[test]
 fn a_chunk_is_left_alone() {

@@ -11,15 +11,15 @@
 //!    ([`may_hold`]);
 //! 2. the reserved memory of the client, which no other client ever gets, if it is large enough
 //!    when all of it is free. Otherwise, or if it is in use:
-//! 3. The requester waits: in the queue of its client for reserved memory, or in that of its
-//!    account for common memory.
+//! 3. The requester waits: in a queue of its client for reserved memory, or in one for common
+//!    memory.
 //!
 //! So a command that fits the reserved memory of its client waits for nothing but commands of that
-//! client. Accounts take turns at the common memory, with one buffer each time, however many
-//! requesters they have; one that has too much misses its turn. The first account whose buffer is
-//! missing is *blocked*. Others may go on, but not in the chunk where that buffer is soonest to
-//! come together: no large command starves beside small ones, and a buffer that never comes back
-//! stops one chunk.
+//! client. Accounts take turns at the common memory, and so do the clients of an account, with one
+//! buffer each time, however many requesters they have; an account that has too much misses its
+//! turn. The first account whose buffer is missing is *blocked*. Others in the queue may go on, but
+//! not in the chunk where that buffer is soonest to come together: no large command starves beside
+//! small ones, and a buffer that never comes back stops one chunk.
 
 #![forbid(unsafe_code)]
 
@@ -56,7 +56,7 @@ pub const fn may_hold(held: usize, len: usize, free: usize) -> bool {
 struct Account {
     /// Bytes of common memory that its clients have.
     held: usize,
-    /// The head of the list of its requesters that wait for common memory.
+    /// The head of the list of its clients that wait for common memory.
     waiting: usize,
 }
 
@@ -66,6 +66,11 @@ struct Client<B> {
     /// Bytes of common memory that it has.
     held: usize,
     reserved: Option<Chunk<B>>,
+    /// The heads of the lists of its requesters that wait for common, or for reserved memory.
+    for_common: usize,
+    for_reserved: usize,
+    /// The tick at which it began to wait for common memory, or had its last turn.
+    since: u64,
 }
 
 #[derive(Debug)]
@@ -80,8 +85,8 @@ struct Requester {
 #[derive(Debug)]
 enum Asked {
     Nothing,
-    /// It waits for so much, since that tick.
-    Waits(PieceLen, u64),
+    /// It waits for so much.
+    Waits(PieceLen),
     /// It was told that the buffer is there, and has not taken it yet.
     Ready(Buffer),
 }
@@ -95,9 +100,9 @@ enum Kind<B> {
     Requester(Requester),
 }
 
-/// An account, a client or a requester. It is in a circular list: an account in the queue for
-/// common memory, a requester in the list that it waits in, and a client in that of its requesters
-/// that wait for reserved memory, as its head.
+/// An account, a client or a requester, or the head of a list. What waits for common memory is in a
+/// circular list: an account in the queue, a client in the list of its account, and a requester in
+/// that of its client, as one is that waits for reserved memory.
 #[derive(Debug)]
 pub struct Node<B> {
     prev: usize,
@@ -177,37 +182,49 @@ where
 
     /// Adds an account that has nothing. `None` if too few nodes are unused.
     pub fn add_account(&mut self) -> Option<usize> {
-        let waiting = self.add(Kind::None)?;
-        let account = self.add(Kind::Account(Account { held: 0, waiting }));
-        if account.is_none() {
-            self.append(UNUSED, waiting);
-        }
-        account
+        self.add(|[waiting]| Kind::Account(Account { held: 0, waiting }))
     }
 
-    /// Adds a client of an account that has nothing. `None` if no node is unused.
+    /// Adds a client of an account that has nothing. `None` if too few nodes are unused.
     pub fn add_client(&mut self, account: usize) -> Option<usize> {
-        self.add(Kind::Client(Client {
-            account,
-            held: 0,
-            reserved: None,
-        }))
+        self.add(|[for_common, for_reserved]| {
+            Kind::Client(Client {
+                account,
+                held: 0,
+                reserved: None,
+                for_common,
+                for_reserved,
+                since: 0,
+            })
+        })
     }
 
     /// Adds a requester of a client, whose `poller` is told when its buffer is there. `None` if no
     /// node is unused.
     pub fn add_requester(&mut self, client: usize, poller: usize) -> Option<usize> {
-        self.add(Kind::Requester(Requester {
-            client,
-            poller,
-            asked: Asked::Nothing,
-        }))
+        self.add(|[]| {
+            Kind::Requester(Requester {
+                client,
+                poller,
+                asked: Asked::Nothing,
+            })
+        })
     }
 
-    fn add(&mut self, kind: Kind<B>) -> Option<usize> {
+    /// Adds what is made with the heads of so many lists.
+    fn add<const LISTS: usize>(
+        &mut self,
+        kind: impl FnOnce([usize; LISTS]) -> Kind<B>,
+    ) -> Option<usize> {
         let node = self.first(UNUSED)?;
+        let (mut heads, mut last) = ([node; LISTS], node);
+        for head in &mut heads {
+            last = self.behind(UNUSED, last)?;
+            *head = last;
+        }
+        heads.iter().for_each(|head| self.unlink(*head));
         self.unlink(node);
-        self.nodes.get_mut(node)?.kind = kind;
+        self.nodes.get_mut(node)?.kind = kind(heads);
         Some(node)
     }
 
@@ -221,7 +238,11 @@ where
                 self.append(UNUSED, account.waiting);
                 None
             }
-            Kind::Client(client) => client.reserved.map(|chunk| chunk.memory),
+            Kind::Client(client) => {
+                self.append(UNUSED, client.for_common);
+                self.append(UNUSED, client.for_reserved);
+                client.reserved.map(|chunk| chunk.memory)
+            }
             _ => None,
         }
     }
@@ -256,18 +277,18 @@ where
         self.tick += 1;
     }
 
-    /// Returns true if an account has waited for two ticks for a buffer of common memory for a
-    /// client which holds less than `held` bytes. One that holds as much is blocked by its own
-    /// demand.
+    /// Returns true if a client which holds less than `held` bytes of common memory has waited for
+    /// its turn at that for two ticks. One that holds as much is blocked by its own demand.
     pub fn is_in_need(&self, held: usize) -> bool {
-        let in_need = |account: &usize| {
-            let first = self.first_waiting(*account);
-            first.is_some_and(|(_, client, _, since)| {
-                self.tick - since >= 2 && self.held(client) < held
-            })
-        };
-        let all = core::iter::successors(self.first(QUEUE), |node| self.behind(QUEUE, *node));
-        all.take(STEPS).any(|account| in_need(&account))
+        let clients = |account| self.list(self.account(account).map(|account| account.waiting));
+        // Only one account has several clients: that of all hosts without an entry.
+        let mut clients = self
+            .list(Some(QUEUE))
+            .take(STEPS)
+            .flat_map(|account| clients(account).take(STEPS))
+            .take(2 * STEPS)
+            .filter_map(|client| self.client(client));
+        clients.any(|client| self.tick - client.since >= 2 && client.held < held)
     }
 
     /// Returns the buffer of `len` bytes that a requester has asked for. If there is none yet,
@@ -287,27 +308,34 @@ where
             None => {}
         }
         let Client {
-            account, reserved, ..
-        } = self.client(client)?;
-        let account = *account;
+            account,
+            ref reserved,
+            for_common,
+            for_reserved,
+            ..
+        } = *self.client(client)?;
         let fits = reserved
             .as_ref()
             .is_some_and(|chunk| len.bytes() <= chunk.bytes());
         let list = match fits {
-            true => client,
-            false => self.account(account)?.waiting,
+            true => for_reserved,
+            false => for_common,
         };
         if self.first(list).is_none() {
             if let Some(buffer) = self.take(client, len) {
                 return Some(buffer);
             }
         }
-        let asked = Asked::Waits(len, self.tick);
-        self.requester_mut(id)?.asked = asked;
+        self.requester_mut(id)?.asked = Asked::Waits(len);
         self.append(list, id);
         self.waiting += 1;
         if !fits {
-            if self.behind(account, account).is_none() {
+            if !self.is_linked(client) {
+                let tick = self.tick;
+                self.client_mut(client)?.since = tick;
+                self.append(self.account(account)?.waiting, client);
+            }
+            if !self.is_linked(account) {
                 self.append(QUEUE, account);
             }
             // The accounts before this one may be blocked, or have too much by now.
@@ -328,11 +356,7 @@ where
             Asked::Waits(..) => {
                 self.unlink(id);
                 self.waiting -= 1;
-                if let Some(account) = self.client(client).map(|client| client.account) {
-                    if self.first_waiting(account).is_none() {
-                        self.unlink(account);
-                    }
-                }
+                self.unlink_idle(client);
                 self.serve(Some(client), tell);
             }
         }
@@ -361,7 +385,7 @@ where
             let Some(account) = next.filter(|next| Some(*next) != passed_over) else {
                 break;
             };
-            let Some((id, client, len, _)) = self.first_waiting(account) else {
+            let Some((id, client, len)) = self.first_waiting(account) else {
                 break;
             };
             next = self.behind(QUEUE, account).or_else(|| self.first(QUEUE));
@@ -374,10 +398,7 @@ where
             } else if let Some(buffer) = self.take_common(client, len, blocked.is_some()) {
                 left = left.saturating_sub(buffer.bytes());
                 self.supply(id, buffer, tell);
-                match self.first_waiting(account) {
-                    Some(_) => self.append(QUEUE, account),
-                    None => self.unlink(account),
-                }
+                self.end_turn(client, account);
                 passed_over = None;
             } else {
                 if blocked.is_none() {
@@ -389,7 +410,9 @@ where
         }
         let Some(client) = client else { return };
         for _ in 0..STEPS {
-            let Some((id, _, len, _)) = self.first(client).and_then(|id| self.waits(id)) else {
+            let first = self.client(client).map(|client| client.for_reserved);
+            let first = first.and_then(|list| self.first(list));
+            let Some((id, len)) = first.and_then(|id| Some((id, self.waits(id)?))) else {
                 break;
             };
             let Some(buffer) = self.take(client, len) else {
@@ -460,18 +483,53 @@ where
         }
     }
 
-    /// Returns a requester that waits, its client, the length, and the tick since when.
-    fn waits(&self, id: usize) -> Option<(usize, usize, PieceLen, u64)> {
-        let requester = self.requester(id)?;
-        match requester.asked {
-            Asked::Waits(len, since) => Some((id, requester.client, len, since)),
+    /// Returns the length that a requester waits for.
+    fn waits(&self, id: usize) -> Option<PieceLen> {
+        match self.requester(id)?.asked {
+            Asked::Waits(len) => Some(len),
             _ => None,
         }
     }
 
-    /// Returns the first requester of an account that waits for common memory.
-    fn first_waiting(&self, account: usize) -> Option<(usize, usize, PieceLen, u64)> {
-        self.waits(self.first(self.account(account)?.waiting)?)
+    /// Returns the requester of an account whose turn at common memory is next, its client and the
+    /// length that it waits for.
+    fn first_waiting(&self, account: usize) -> Option<(usize, usize, PieceLen)> {
+        let client = self.first(self.account(account)?.waiting)?;
+        let id = self.first(self.client(client)?.for_common)?;
+        Some((id, client, self.waits(id)?))
+    }
+
+    /// Lets others have their turns at common memory before this client and its account.
+    fn end_turn(&mut self, client: usize, account: usize) {
+        let tick = self.tick;
+        if let Some(client) = self.client_mut(client) {
+            client.since = tick;
+        }
+        if let Some(waiting) = self.account(account).map(|account| account.waiting) {
+            self.append(waiting, client);
+        }
+        self.append(QUEUE, account);
+        self.unlink_idle(client);
+    }
+
+    /// Takes a client and its account out of their lists if none of their requesters waits for
+    /// common memory.
+    fn unlink_idle(&mut self, client: usize) {
+        let Some(Client {
+            account,
+            for_common,
+            ..
+        }) = self.client(client)
+        else {
+            return;
+        };
+        let account = *account;
+        if self.first(*for_common).is_none() {
+            self.unlink(client);
+        }
+        if self.first_waiting(account).is_none() {
+            self.unlink(account);
+        }
     }
 
     fn account(&self, node: usize) -> Option<&Account> {
@@ -523,6 +581,17 @@ where
     /// Returns the first node of the list with that head.
     fn first(&self, head: usize) -> Option<usize> {
         self.behind(head, head)
+    }
+
+    /// Returns true if a node is in a list, or the head of one that is not empty.
+    fn is_linked(&self, node: usize) -> bool {
+        self.first(node).is_some()
+    }
+
+    /// Returns the nodes of the list with that head.
+    fn list(&self, head: Option<usize>) -> impl Iterator<Item = usize> + '_ {
+        let behind = move |node: &usize| self.behind(head?, *node);
+        core::iter::successors(head.and_then(|head| self.first(head)), behind)
     }
 
     /// Returns the node behind another one in the list with that head.

@@ -51,7 +51,7 @@ impl World {
         let mut requesters = Vec::new();
         let mut shared = None;
         for (index, len) in reserved.iter().enumerate() {
-            let before = accounts.widen(nodes(accounts.nodes() + 3 + each));
+            let before = accounts.widen(nodes(accounts.nodes() + 5 + each));
             assert!(before.len() < accounts.nodes());
             let account = match shared {
                 Some(account) if strangers => account,
@@ -343,6 +343,58 @@ fn need_is_known_after_two_ticks() {
     world.end(vec![(0, hog), (4, modest)]);
 }
 
+/// A client is in need though another one of its account waits before it with more connections than
+/// one call looks at, and has more.
+#[test]
+fn a_client_is_in_need_because_of_another_one_of_its_account() {
+    let mut world = World::with(1, &[0; 2], 40, true);
+    let hog = world.ask(0, CHUNK).unwrap();
+    for one in 1..40 {
+        assert!(world.ask(one, CHUNK).is_none());
+    }
+    assert!(world.ask(40, CHUNK).is_none());
+    world.accounts.elapse();
+    assert!(!world.accounts.is_in_need(CHUNK));
+    world.accounts.elapse();
+    assert!(world.accounts.is_in_need(CHUNK) && !world.accounts.is_in_need(0));
+    world.end(vec![(0, hog)]);
+}
+
+/// A client that has its turns is not in need, however many of its connections wait for long.
+#[test]
+fn a_client_that_has_turns_is_not_in_need() {
+    let mut world = World::new(1, &[0; 2], 8);
+    let hog = world.ask(0, CHUNK / 2).unwrap();
+    let mut one = world.ask(8, CHUNK / 4).unwrap();
+    for other in 9..16 {
+        assert!(world.ask(other, CHUNK / 4).is_none());
+    }
+    for other in 9..15 {
+        world.accounts.elapse();
+        world.put(other - 1, one);
+        one = world.ask(other, CHUNK / 4).expect("its turn");
+        assert!(!world.accounts.is_in_need(CHUNK / 2));
+    }
+    for _ in 0..2 {
+        world.accounts.elapse();
+    }
+    assert!(world.accounts.is_in_need(CHUNK / 2));
+    world.end(vec![(0, hog), (14, one)]);
+}
+
+/// The clients of an account take turns, however many of their requesters wait.
+#[test]
+fn clients_of_an_account_take_turns() {
+    let mut world = World::with(1, &[0; 3], 10, true);
+    let all = world.ask(20, CHUNK).unwrap();
+    for one in 0..11 {
+        assert!(world.ask(one, CHUNK / 4).is_none());
+    }
+    world.put(20, all);
+    assert_eq!(world.told, BTreeSet::from([0, 1, 10]));
+    world.end(Vec::new());
+}
+
 /// Accounts take turns, however many of their requesters wait.
 #[test]
 fn accounts_take_turns() {
@@ -372,7 +424,7 @@ fn clients_share_the_part_of_their_account() {
         (0..chunks).for_each(|_| common.add(()).unwrap());
         common
     };
-    let nodes = (0..40).map(|_| Node::NEW).collect::<Vec<_>>();
+    let nodes = (0..64).map(|_| Node::NEW).collect::<Vec<_>>();
     let mut accounts = Accounts::new(common(4), nodes);
     let (strangers, host) = (
         accounts.add_account().unwrap(),
@@ -408,9 +460,12 @@ fn nodes_are_used_again() {
     assert_eq!(world.accounts.remove(client), Some(()));
     let account = world.accounts.add_account().unwrap();
     assert_eq!(world.accounts.add_client(account), None);
-    assert_eq!(world.accounts.remove(account), None);
-    let account = world.accounts.add_account().unwrap();
+    let other = world.accounts.add_account().unwrap();
     assert_eq!(world.accounts.add_account(), None);
+    assert_eq!(world.accounts.remove(account), None);
+    assert_eq!(world.accounts.add_client(other), None);
+    assert_eq!(world.accounts.remove(other), None);
+    let account = world.accounts.add_account().unwrap();
     assert_eq!(world.accounts.remove(account), None);
 }
 

@@ -33,10 +33,17 @@ const SECOND: usize = GIVEN_UP * 10 / 147;
 /// Runs 24 hosts, of which the first `silent` let go of nothing before they are given up, and ask
 /// again at once. Commands of good hosts are one of `lens`. Returns how long one of them waited.
 /// With `overdue` the server ends who keeps memory for [`OVERDUE_MS`] that others are in need of.
-fn longest_wait(silent: usize, lens: &[usize], ticks: usize, overdue: bool) -> usize {
+/// With `strangers` all hosts have the same account.
+fn longest_wait(
+    silent: usize,
+    lens: &[usize],
+    ticks: usize,
+    overdue: bool,
+    strangers: bool,
+) -> usize {
     const HOSTS: usize = 24;
     const EACH: usize = 4;
-    let mut world = World::new(8, &[RESERVED_MIN; HOSTS], EACH);
+    let mut world = World::with(8, &[RESERVED_MIN; HOSTS], EACH, strangers);
     let mut numbers = Numbers(silent as u64);
     // Of each requester: since when it wants how much; what it has, and until when.
     let mut wants = vec![None; HOSTS * EACH];
@@ -106,6 +113,7 @@ fn silent_hosts_keep_only_themselves_waiting() {
             &[PIECE_MIN, RESERVED_MIN / 2, RESERVED_MIN],
             1500,
             false,
+            false,
         );
         assert!(
             longest <= 4 * (TAKES + 1),
@@ -121,7 +129,7 @@ fn large_commands_are_not_starved() {
     let mut few = [2 * RESERVED_MIN; 16];
     few[0] = CHUNK;
     for lens in [&lens[..], &few] {
-        let longest = longest_wait(0, lens, 5000, false);
+        let longest = longest_wait(0, lens, 5000, false, false);
         // Each round of the accounts takes no longer than that of single commands, in 8 chunks.
         assert!(longest <= 4 * 24 * (TAKES + 1), "{longest} ticks");
     }
@@ -130,26 +138,27 @@ fn large_commands_are_not_starved() {
 /// A large command waits until hosts that are silent are given up, once for each that came before.
 #[test]
 fn large_commands_come_after_those_before() {
-    let longest = longest_wait(8, &[PIECE_MIN, CHUNK], 8000, false);
+    let longest = longest_wait(8, &[PIECE_MIN, CHUNK], 8000, false, false);
     assert!(longest <= 8 * GIVEN_UP, "{longest} ticks");
 }
 
 /// The server does not let it wait so long: hosts that are silent lose what they have as soon as
 /// others are in need, though they come back at once, and there are up to twice as many of them as
-/// it takes to have all memory.
+/// it takes to have all memory. So it is with hosts that have no entry.
 #[test]
 fn overdue_hosts_are_not_waited_for() {
     // The commands of an account go one by one. While each waits, each silent host has its turn
     // once, eight at the same time: it is overdue, and the next look but one finds that.
     const TURN: usize = 4 * (OVERDUE_MS as usize + 2000) * SECOND / 1000;
-    for silent in [1, 8, 16] {
+    let cases = [1, 8, 16].map(|silent| [(silent, false), (silent, true)]);
+    for (silent, strangers) in cases.into_iter().flatten() {
         for lens in [&[PIECE_MIN, CHUNK][..], &[2 * RESERVED_MIN], &[CHUNK]] {
-            let longest = |overdue| longest_wait(silent, lens, 5000, overdue);
+            let longest = |overdue| longest_wait(silent, lens, 5000, overdue, strangers);
             let [before, now] = [false, true].map(longest);
             println!("{silent} silent, {lens:?}: {now} ticks, not {before}; {SECOND} a second");
             assert!(
                 now <= TURN * silent.div_ceil(8),
-                "{now} ticks, {silent} silent"
+                "{now} ticks, {silent} silent, strangers: {strangers}"
             );
         }
     }

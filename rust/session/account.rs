@@ -7,8 +7,8 @@
 //! *requester* is one of its connections, which asks for the buffer of one command at a time. A
 //! buffer comes from
 //!
-//! 1. the common memory, if no account waits for that, and the own one has not too much of it
-//!    ([`may_hold`]);
+//! 1. the common memory, if its account does not wait for that, and no other one waits for it but
+//!    such as have too much of it, and the account has not too much itself ([`may_hold`]);
 //! 2. the reserved memory of the client, which no other client ever gets, if it is large enough
 //!    when all of it is free. Otherwise, or if it is in use:
 //! 3. The requester waits: in a queue of its client for reserved memory, or in one for common
@@ -133,6 +133,8 @@ pub struct Accounts<C, N> {
     pub wants_more: bool,
     nodes: N,
     waiting: usize,
+    /// Other accounts than those that have too much wait for common memory, or may do so.
+    contended: bool,
     tick: u64,
 }
 
@@ -149,6 +151,7 @@ where
             wants_more: false,
             nodes,
             waiting: 0,
+            contended: false,
             tick: 0,
         };
         this.init(0);
@@ -378,35 +381,50 @@ where
     /// Gives common memory, and reserved memory of `client`, to requesters that wait for it, and
     /// tells their pollers.
     pub fn serve(&mut self, client: Option<usize>, tell: &mut impl FnMut(usize)) {
-        let (mut left, mut blocked) = (self.left(), None);
-        let (mut next, mut passed_over) = (self.first(QUEUE), None);
-        for _ in 0..STEPS {
-            // A whole round gave nothing.
-            let Some(account) = next.filter(|next| Some(*next) != passed_over) else {
-                break;
-            };
+        let mut left = self.left();
+        // The length of the smallest buffer that is missing: no larger one can be had.
+        let (mut blocked, mut missing) = (None, usize::MAX);
+        let mut next = self.first(QUEUE);
+        // What failed need not be tried again: there is only less of the memory.
+        let mut last = self.nodes.get(QUEUE).map(|queue| queue.prev);
+        let mut steps = 0..STEPS;
+        while let Some(account) = next.filter(|_| steps.next().is_some()) {
+            next = self
+                .behind(QUEUE, account)
+                .filter(|_| last != Some(account));
             let Some((id, client, len)) = self.first_waiting(account) else {
-                break;
+                continue;
             };
-            next = self.behind(QUEUE, account).or_else(|| self.first(QUEUE));
             let held = self.account(account).map_or(0, |account| account.held);
-            if blocked == Some(account) {
-                passed_over = passed_over.or(blocked);
-            } else if !may_hold(held, len.bytes(), left) {
+            if !may_hold(held, len.bytes(), left) {
                 self.append(QUEUE, account);
-                passed_over = passed_over.or(Some(account));
-            } else if let Some(buffer) = self.take_common(client, len, blocked.is_some()) {
+                continue;
+            }
+            let buffer = match len.bytes() < missing {
+                true => self.take_common(client, len, blocked.is_some()),
+                false => None,
+            };
+            if let Some(buffer) = buffer {
                 left = left.saturating_sub(buffer.bytes());
                 self.supply(id, buffer, tell);
                 self.end_turn(client, account);
-                passed_over = None;
+                if self.is_linked(account) {
+                    last = Some(account);
+                    next = next.or(last);
+                }
             } else {
+                missing = missing.min(len.bytes());
                 if blocked.is_none() {
                     left = left.saturating_sub(len.bytes());
                 }
                 blocked = blocked.or(Some(account));
-                passed_over = passed_over.or(Some(account));
             }
+        }
+        self.contended = blocked.is_some() || next.is_some();
+        if let (Some(next), Some(blocked)) = (next, blocked) {
+            // The next call goes on there. The blocked account stays the first one.
+            self.append(next, QUEUE);
+            self.append(next, blocked);
         }
         let Some(client) = client else { return };
         for _ in 0..STEPS {
@@ -422,11 +440,13 @@ where
         }
     }
 
-    /// Takes a buffer for a client: of the common memory, if its account may have that and none
-    /// waits for it, or of its reserved memory.
+    /// Takes a buffer for a client: of the common memory, if its account may have that now, or of
+    /// its reserved memory.
     fn take(&mut self, client: usize, len: PieceLen) -> Option<Buffer> {
-        let held = self.account(self.client(client)?.account)?.held;
-        if self.first(QUEUE).is_none() && may_hold(held, len.bytes(), self.left()) {
+        let account = self.client(client)?.account;
+        let held = self.account(account)?.held;
+        let free = !self.contended && !self.is_linked(account);
+        if free && may_hold(held, len.bytes(), self.left()) {
             if let Some(buffer) = self.take_common(client, len, false) {
                 return Some(buffer);
             }

@@ -382,6 +382,66 @@ fn a_client_that_has_turns_is_not_in_need() {
     world.end(vec![(0, hog), (14, one)]);
 }
 
+/// One that has too much and waits for more does not confine others to their reserved memory.
+#[test]
+fn a_hog_that_waits_leaves_the_rest_to_others() {
+    let mut world = World::new(4, &[0, RESERVED_MIN], 100);
+    let mut held: Vec<_> = (0..100)
+        .filter_map(|one| Some((one, world.ask(one, CHUNK / 4)?)))
+        .collect();
+    assert!(world.accounts.waiting() > 0);
+    for one in 100..100 + 2 * RESERVED_MIN / PIECE_MIN {
+        let buffer = world.ask(one, PIECE_MIN).expect("there is enough");
+        assert!(buffer.is_common());
+        held.push((one, buffer));
+    }
+    world.end(held);
+}
+
+/// A large command waits until its account has nothing else, and small ones of that account, also
+/// of other clients, do not overtake it.
+#[test]
+fn small_commands_do_not_overtake_a_large_one_of_their_account() {
+    for strangers in [false, true] {
+        let mut world = World::with(1, &[0, RESERVED_MIN], 3, strangers);
+        let small = world.ask(0, PIECE_MIN).unwrap();
+        assert!(world.ask(1, CHUNK).is_none());
+        assert!(world.ask(2, PIECE_MIN).is_none());
+        let other = world.ask(3, PIECE_MIN).expect("there is enough");
+        assert_eq!(other.is_common(), !strangers);
+        world.put(3, other);
+        world.put(0, small);
+        let large = world.ask(1, CHUNK).expect("it came first");
+        world.end(vec![(1, large)]);
+    }
+}
+
+/// Large commands of more accounts than one call looks at keep nobody from what is there.
+#[test]
+fn accounts_behind_many_that_fail_are_looked_at() {
+    const MANY: usize = 100;
+    let mut world = World::new(2, &[0; MANY + 3], 1);
+    let stuck = world.ask(0, PIECE_MIN).unwrap();
+    let half = world.ask(1, CHUNK / 2).unwrap();
+    let other = world.ask(2, CHUNK / 2).unwrap();
+    world.put(1, half);
+    for one in 3..MANY + 2 {
+        assert!(world.ask(one, CHUNK).is_none());
+    }
+    let mut got = world.ask(MANY + 2, PIECE_MIN);
+    for _ in 0..MANY.div_ceil(STEPS_MAX / 2 - 1) {
+        world.look();
+        if world.told.contains(&(MANY + 2)) {
+            got = world.ask(MANY + 2, PIECE_MIN);
+        }
+    }
+    let got = got.expect("there is enough");
+    // What is blocked still comes first.
+    world.put(0, stuck);
+    assert_eq!(world.told, BTreeSet::from([3]));
+    world.end(vec![(2, other), (MANY + 2, got)]);
+}
+
 /// The clients of an account take turns, however many of their requesters wait.
 #[test]
 fn clients_of_an_account_take_turns() {

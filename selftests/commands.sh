@@ -269,6 +269,28 @@ hanging_neighbour() {
 deep() { fio --name=deep --filename="$DEV" --direct=1 --ioengine=libaio --rw=randread --bs=256k --iodepth=16 --size=16m --output=/run/fio.out >/dev/null 2>&1; }
 waits() { remote "counter $D/server/connections waits"; }
 commands_wait() { [ "$(waits)" -gt $((before + 4)) ]; }
+# Slots keep small memory for their next commands: one that needs all that there is gets it, also if
+# nothing but such slots is in its way.
+kept_memory() {
+	local n
+	reload_server "load_module pool_size=$((1 << 20))"
+	back "null_disk fbn 16"
+	must serve_block e "$BACK"
+	must map m e queues=1 depth=128
+	random /run/data 4
+	must direct_write /run/data "$DEV"
+	for n in 1 2 3; do
+		must fio --name=small --filename="$DEV" --direct=1 --ioengine=libaio --rw=randread --bs=4k --iodepth=64 --size=4m --io_size=2m --output=/run/fio.out
+		# 1 MiB each, and several at once.
+		must fio --name=large --filename="$DEV" --direct=1 --ioengine=libaio --rw=read --bs=1m --iodepth=4 --size=4m --output=/run/fio.out
+		must direct_read "$DEV" /run/back bs=4k count=1
+		must direct_read "$DEV" /run/back count=4
+		cmp /run/data /run/back || wrong "other data are read"
+	done
+	is state "$(show "$C/maps/m/state")" live
+	no_error maps/m
+	must unmap m
+}
 # kill_disable DIR: a task of the server that writes 0 to enable there is killed after five seconds,
 # and ends.
 kill_disable() { kill_store "$1/enable" 0; }
@@ -404,5 +426,6 @@ scenario free_at_once "the device of an export is free when that is disabled"
 scenario untold "a map that goes while the server cannot hear of it says so"
 scenario killed_disable "the server disables an export or a port while its disk hangs, and is killed"
 scenario killed_access "the server takes an export away from a host while its disk hangs, and is killed"
+scenario kept_memory "reads of 1 MiB after small ones, for which there is just enough memory"
 scenario hanging_neighbour "an export goes on and is disabled while the disk of another one hangs"
 run_scenarios

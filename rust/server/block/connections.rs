@@ -322,6 +322,8 @@ impl Drop for Connections {
             connection.cut();
         }
         for connection in self.queues.iter().flatten() {
+            // Neither what waits nor what slots keep is held up by the disk of another queue.
+            let _ = connection.queue.drain(&connection.qp);
             // As in `close()`, which finds it drained.
             let _ = connection.qp.drain();
         }

@@ -1917,6 +1917,25 @@ def ends(begin, hook):
     broken(m, server, m.read(3 << 20), 3 << 20)
 
 
+# An I/O connection has ended before the client's last message of the connection manager got there:
+# then no message says so.
+@cases("silence",
+       ("the end of an I/O connection without a word, at once", "connect_io", lambda peer: peer.accept()),
+       ("the end of an I/O connection without a word, with a command that has got there", "command", lambda _: None))
+def ends_silently(begin, name, before):
+    def hook(server, peer, _):
+        before(peer)
+        cm.rdma_destroy_qp(peer.id)
+        return True
+
+    server = begin.server(on={name: once_armed(hook)})
+    server.armed = name == "connect_io"
+    # While commands wait, control connection and heartbeats go on.
+    m = begin.map(io_timeout_ms=1000, no_path_timeout_ms=-1).on()
+    server.armed = True
+    broken(m, server, m.read(3 << 20), 3 << 20)
+
+
 @case("silence", "of pings: the server is given up on, and I/O goes on with the next connection")
 def silence_pings(begin):
     server = begin.server(on={"ping": lambda server, *_: server.armed})

@@ -124,6 +124,13 @@ pub(crate) struct RequestState<H: RequestHandler> {
     registers_again: bool,
     /// How often [`Qp::watch_answered`] had nothing left to watch.
     watches: Atomic<u64>,
+    /// There is room for a work request of [`Qp::probe`].
+    can_probe: bool,
+    /// Not 0 while one is under way. The next one must not be posted before.
+    probing: Atomic<u32>,
+    /// How many there were.
+    probes: Atomic<u64>,
+    probe_cqe: Opaque<bindings::ib_cqe>,
     /// Requests that could not be given back; `None` if there are no memory regions.
     #[pin]
     parked: Mutex<Parkable<H>>,
@@ -173,8 +180,7 @@ unsafe impl<H: RequestHandler> Ulp<H, Rc> for Requests {
     type Outcome = Result<(), Undrained>;
 
     fn sizes(caps: &RequestCaps) -> (QpCaps, u32) {
-        // Each region may have to be invalidated.
-        (caps.qp, caps.regions.into())
+        (caps.qp, caps.extra_wr())
     }
 
     fn make(pd: &Arc<Pd>, caps: &RequestCaps) -> Result<impl PinInit<RequestState<H>>> {
@@ -184,10 +190,17 @@ unsafe impl<H: RequestHandler> Ulp<H, Rc> for Requests {
         let large = LargeMrs::alloc(pd, caps.large_regions, caps.large_region_pages)?;
         let parked = Parked::new(caps.regions)?;
         let registers_again = pd.device().quirks().registers_again();
+        let can_probe = caps.extra_wr() != 0;
         Ok(pin_init!(RequestState {
             large,
             registers_again,
             watches: Atomic::new(0),
+            can_probe,
+            probing: Atomic::new(0),
+            probes: Atomic::new(0),
+            probe_cqe: Opaque::new(bindings::ib_cqe {
+                done: Some(probe_done::<H>),
+            }),
             parked <- new_mutex!(parked, "RequestState::parked"),
         }))
     }
@@ -369,10 +382,19 @@ impl RequestCaps {
         }
     }
 
+    /// Returns how many work requests there are at once beside those of the slots: each region may
+    /// have to be invalidated, and there may be one of [`Qp::probe`].
+    const fn extra_wr(&self) -> u32 {
+        match self.regions {
+            0 => 0,
+            // CAST: To a larger type.
+            regions => regions as u32 + 1,
+        }
+    }
+
     /// Returns how many entries the queue pair reserves in the completion queue of its sends.
     pub(crate) const fn send_cqes(&self) -> u32 {
-        // CAST: To a larger type.
-        self.qp.send_cqes().saturating_add(self.regions as u32)
+        self.qp.send_cqes().saturating_add(self.extra_wr())
     }
 
     /// Returns how many entries the queue pair reserves in the completion queue of its receives.
@@ -1224,7 +1246,48 @@ impl<H: RequestHandler> Qp<H> {
 
     /// Returns how many remote keys this side has invalidated since the peer did not. Any context.
     pub(crate) fn invalidations(&self) -> u64 {
-        self.extra_posted.load(Relaxed)
+        let probes = self.ulp.probes.load(Relaxed);
+        self.extra_posted.load(Relaxed).saturating_sub(probes)
+    }
+
+    /// Finds out whether the connection is still there, which a request that was sent and waits for
+    /// its answer does not tell: writes no bytes to the peer, of which nobody there takes notice.
+    /// The device of a peer that has no such queue pair any more does not acknowledge that, and
+    /// after the retries this queue pair fails.
+    ///
+    /// Does nothing while an earlier one is under way, if there are no memory regions, and over
+    /// iWARP, where the end of a connection is always noticed. [`Self::completions`] does not count
+    /// it: it says nothing of the peer but that its device works.
+    ///
+    /// Any context but hard interrupt.
+    pub(crate) fn probe(&self) {
+        if !self.ulp.can_probe || self.iwarp {
+            return;
+        }
+        // The completion of the last one may be there.
+        if self.reaps {
+            self.send_cq.cq().reap();
+        }
+        if self.ulp.probing.xchg(1, Full) != 0 {
+            return;
+        }
+        self.ulp
+            .probes
+            .store(self.ulp.probes.load(Relaxed).wrapping_add(1), Relaxed);
+        let wr = bindings::ib_rdma_wr {
+            wr: bindings::ib_send_wr {
+                __bindgen_anon_1: bindings::ib_send_wr__bindgen_ty_1 {
+                    wr_cqe: self.ulp.probe_cqe.get(),
+                },
+                opcode: bindings::ib_wr_opcode_IB_WR_RDMA_WRITE,
+                send_flags: bindings::ib_send_flags_IB_SEND_SIGNALED,
+                ..pin_init::zeroed()
+            },
+            ..pin_init::zeroed()
+        };
+        // SAFETY: There is room for one, and none is under way. The entry is in `self`, which stays
+        // until it has completed.
+        unsafe { self.post_extra(&wr.wr) };
     }
 
     /// Looks for requests that the peer has answered and the device is not done with. Returns the
@@ -1423,6 +1486,29 @@ unsafe extern "C" fn inv_done<H: RequestHandler>(
     }
     // SAFETY: The slot is posted, and this is the handler of its completion.
     unsafe { slot.qp().inv_completed(slot, wc) };
+}
+
+/// Handles the completion of a work request of [`Qp::probe`]. If it has failed, so has the queue
+/// pair, which the flushed receives tell.
+///
+/// # Safety
+///
+/// Must only be called by the RDMA core or a completion queue, once, for the completion of a work
+/// request with the `probe_cqe` of a [`RequestState<H>`].
+unsafe extern "C" fn probe_done<H: RequestHandler>(
+    _cq: *mut bindings::ib_cq,
+    wc: *mut bindings::ib_wc,
+) {
+    // SAFETY: The caller gives a valid completion, of a work request with this field of a state,
+    // which exists until it was handled.
+    let state = unsafe {
+        let cqe = (*wc)
+            .__bindgen_anon_1
+            .wr_cqe
+            .cast::<Opaque<bindings::ib_cqe>>();
+        &*kernel::container_of!(cqe, RequestState<H>, probe_cqe)
+    };
+    state.probing.store(0, Relaxed);
 }
 
 /// What a reply does in addition to sending a message.

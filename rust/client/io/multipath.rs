@@ -198,8 +198,8 @@ impl Operations for Multipath {
     }
 
     /// The request stays in flight. The map's work item closes a path whose RDMA READs and WRITEs
-    /// do not complete, or whose commands do not although they were answered; a late command is
-    /// waited for otherwise.
+    /// do not complete, or whose commands do not although they were answered, or whose connection
+    /// is gone; a late command is waited for otherwise.
     fn timeout(hw: ArcBorrow<'_, HwQueue>, this: ArcBorrow<'_, Multipath>, _tag: u16) -> Timeout {
         if this.is(Mode::Flow) || this.is(Mode::Replay) {
             this.events.late(hw.0);

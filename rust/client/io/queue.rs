@@ -513,12 +513,17 @@ impl IoQueue {
     /// Takes note of a request that is late at `now`, in ms. Returns true if it is the HCA that has
     /// something to do, and has not done it for `timeout_ms`: no work request has completed on a
     /// one-sided queue, or a command was answered and its work requests have not completed, for
-    /// which it has 5 s at least. Only the map's work item calls this.
+    /// which it has 5 s at least. A command that was not answered may wait for a server that has
+    /// ended the connection: then this makes the queue pair fail. Only the map's work item calls
+    /// this.
     pub(in crate::client) fn is_stuck(&self, now: u64, timeout_ms: u64) -> bool {
         // No task may be polling just now.
         self.poll();
         let (seen, timeout_ms) = match self.commands() {
-            Some(_) => (self.qp.watch_answered(), timeout_ms.max(SENT_MIN_MS)),
+            Some(_) => {
+                self.qp.probe();
+                (self.qp.watch_answered(), timeout_ms.max(SENT_MIN_MS))
+            }
             None if self.qp.in_flight() == 0 => return false,
             None => (self.completions(), timeout_ms),
         };

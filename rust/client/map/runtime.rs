@@ -914,7 +914,8 @@ impl MapRuntime {
 
     /// Handles a late request of a hardware queue.
     ///
-    /// A server answers a command however long that takes, or the connection breaks. An RDMA READ
+    /// A server answers a command however long that takes, or the connection breaks, which the HCA
+    /// is made to find out. An RDMA READ
     /// or WRITE involves only the HCAs, and work requests complete in order: if none has completed
     /// for as long as a request may take, the path is of no use. Nor is it if a command was
     /// found to be answered, and the HCA has still not completed it after that time.

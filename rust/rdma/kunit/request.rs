@@ -84,6 +84,26 @@ mod tests {
     }
 
     #[test]
+    fn probes_change_nothing() -> Result {
+        with_requests(|pair| {
+            let block = Block::new(1, PAGE_SIZE, 1)?;
+            pair.request(1, Carry::Access(RdmaOp::Read), &block, true)?;
+            check!(pair.requested()? == 1);
+            for _ in 0..8 {
+                pair.near.qp.probe();
+                a_while();
+            }
+            check!(pair.near.events.sends.len() == 0 && pair.near.qp.invalidations() == 0);
+            check!(pair.far.events.recvs.len() == 0);
+            pair.replied(Reply::default(), pair.message(0, 1, 1)?)?;
+            check!(back(pair)? == 1);
+            check!(pair.near.events.errors.load(Relaxed) == 0);
+            check!(pair.far.events.errors.load(Relaxed) == 0);
+            Ok(())
+        })
+    }
+
+    #[test]
     fn carries_its_memory_behind_the_message() -> Result {
         with_requests(|pair| {
             let device = pair.pd.device();

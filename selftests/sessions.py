@@ -568,6 +568,24 @@ def same_id():
     alive(stranger)
 
 
+@case("hosts", "who shows another id than that of an entry may do no more than the entry allows")
+def other_id():
+    entry = CONFIG + "many/hosts/hostile"
+    os.mkdir(entry)
+    try:
+        store(entry + "/host_id", "12345678-9abc-4def-8123-456789abcdef")
+        m = Map(b"many")
+        # It is admitted as any other host is.
+        writer = m.path()
+        store(entry + "/access", "ro")
+        gone(writer)
+        m.refusal(NO_WRITES, map_id=os.urandom(16))
+        alive(Map(b"many").path(access=0))
+        alive(Map(b"many", host=b"stranger", boot=1 << 61).path())
+    finally:
+        os.rmdir(entry)
+
+
 @case("hosts", "a host that may only read does not take the place of one that may write")
 def reader_evicts():
     store(RULES + "hostile/access", "rw")

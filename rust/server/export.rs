@@ -213,12 +213,9 @@ impl Export {
                 format_args!("{} is not exported on this port", spec.name),
             ));
         }
-        let any = spec.allow_any_host.then_some(Access::ReadWrite);
-        match self.hosts.admit(host, proven) {
-            Ok(access) => match access.or(any) {
-                Some(access) => Ok(access.min(spec.access)),
-                None => Err(not_admitted(host.0, &spec.name)),
-            },
+        match self.hosts.admit(host, proven, spec.access_of_any()) {
+            Ok(Some(access)) => Ok(access.min(spec.access)),
+            Ok(None) => Err(not_admitted(host.0, &spec.name)),
             Err(Unproven) if proven.is_none() => Err(Refusal::AuthRequired.into()),
             Err(Unproven) => Err(Refusal::AuthFailed.into()),
         }
@@ -263,7 +260,7 @@ impl Export {
     /// Returns who answers for the memory of a client of `session` that is admitted as `host`: the
     /// host whose entry admits it, or all hosts at its address if none does. May sleep.
     pub(super) fn client_id(&self, session: &Session, host: (&Name, &Uuid)) -> ClientId {
-        match self.hosts.access(host.0, host.1) {
+        match self.hosts.access(host.0, host.1, None) {
             Some(_) => ClientId::Host(*host.0),
             None => ClientId::Source(*session.source()),
         }

@@ -40,10 +40,14 @@ impl Rule {
         [&self.key, &self.key_next].into_iter().flatten()
     }
 
-    /// Returns the access of a host that sends `id`.
-    fn access(&self, id: &Uuid) -> Option<Access> {
-        self.access
-            .filter(|_| self.id.is_none_or(|expected| expected == *id))
+    /// Returns the access of a host that sends `id`, where hosts without an entry have `any`. Who
+    /// sends another id than that of the entry has no more than the entry allows.
+    fn access(&self, id: &Uuid, any: Option<Access>) -> Option<Access> {
+        match self.access {
+            Some(access) if self.id.is_none_or(|expected| expected == *id) => Some(access),
+            Some(access) => any.map(|any| any.min(access)),
+            None => any,
+        }
     }
 
     /// Returns true if the host needs no key, or has proved one of its own.
@@ -147,28 +151,30 @@ impl Hosts {
         host.is_none_or(|host| host.rule(|rule| rule.is_proven(proven)))
     }
 
-    /// Returns the access of the host that sends `name` and `id`, whatever it has proved; `None` if
-    /// it is not admitted. May sleep.
-    pub(crate) fn access(&self, name: &Name, id: &Uuid) -> Option<Access> {
+    /// Returns the access of the host that sends `name` and `id`, whatever it has proved, where
+    /// hosts without an entry have `any`; `None` if it is not admitted. May sleep.
+    pub(crate) fn access(&self, name: &Name, id: &Uuid, any: Option<Access>) -> Option<Access> {
         let list = self.list.lock();
-        let host = list.iter().find(|host| host.name == *name)?;
-        host.rule(|rule| rule.access(id))
+        match list.iter().find(|host| host.name == *name) {
+            Some(host) => host.rule(|rule| rule.access(id, any)),
+            None => any,
+        }
     }
 
-    /// Returns the access of the host that sends `name` and `id` and has proved the key `proven`;
-    /// `None` if it is not admitted. May sleep.
+    /// As [`Hosts::access`], of a host that has proved the key `proven`. May sleep.
     pub(crate) fn admit(
         &self,
         (name, id): (&Name, &Uuid),
         proven: Option<&Psk>,
+        any: Option<Access>,
     ) -> Result<Option<Access>, Unproven> {
         let list = self.list.lock();
         let Some(host) = list.iter().find(|host| host.name == *name) else {
-            return Ok(None);
+            return Ok(any);
         };
         // Both are looked at in one piece: what changes in between must not let anybody in.
         host.rule(|rule| match rule.is_proven(proven) {
-            true => Ok(rule.access(id)),
+            true => Ok(rule.access(id, any)),
             false => Err(Unproven),
         })
     }

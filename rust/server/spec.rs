@@ -99,10 +99,14 @@ impl Spec {
         }
     }
 
+    /// Returns the access of hosts that have no entry, if they are admitted.
+    pub(super) fn access_of_any(&self) -> Option<Access> {
+        self.allow_any_host.then_some(Access::ReadWrite)
+    }
+
     /// Returns what `hosts` and these settings allow a host, through any port. May sleep.
     pub(crate) fn admission(&self, hosts: &Hosts, host: &HostKey) -> Admission {
-        let any = self.allow_any_host.then_some(Access::ReadWrite);
-        match hosts.access(&host.name, &host.id).or(any) {
+        match hosts.access(&host.name, &host.id, self.access_of_any()) {
             None => Admission::None,
             Some(access) if access.min(self.access).writes() => Admission::Write,
             Some(_) => Admission::Read,

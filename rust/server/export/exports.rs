@@ -142,7 +142,8 @@ impl Exports {
     pub(in crate::server) fn refuse(&self, applicant: &Applicant<'_>) -> bool {
         let list = self.list.lock();
         let (name, id) = applicant.host;
-        let admits = |entry: &Entry| entry.allow_any_host || entry.hosts.access(name, id).is_some();
+        let admits =
+            |entry: &Entry| entry.allow_any_host || entry.hosts.access(name, id, None).is_some();
         !list.is_empty() && !list.iter().any(admits)
     }
 

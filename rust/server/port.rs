@@ -289,7 +289,11 @@ impl Listen for Events {
         match connect.connection {
             Connection::Control => {
                 if port.sessions.len() >= SESSIONS_MAX {
-                    return reject(request, Refused::from(Refusal::Busy));
+                    let refused = Refused::new(
+                        Refusal::Busy,
+                        format_args!("the port has as many sessions as it takes"),
+                    );
+                    return reject(request, refused);
                 }
                 let cookie = ConnectRequest::ticket(request.private_data());
                 let source = request.reply_addr();

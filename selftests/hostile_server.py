@@ -764,7 +764,9 @@ def connect_reply(begin, private, pattern):
        ("a rejection for a reason of the future", rejection(999, "too early"), "too early"),
        ("a rejection whose text is too long", rejection(5, "", 97), NOT_FARBLK),
        ("a rejection whose text is no text", rejection(5, b"\xff\xfe\xfd"), "EACCES|" + NOT_FARBLK),
-       ("a rejection with control characters", rejection(5, "a\nb\x1b[2J"), r"^E[A-Z]+ [ -~]*$"))
+       ("a rejection with control characters", rejection(5, "a\nb\x1b[2J"), r"^E[A-Z]+ [ -~]*$"),
+       # The last request has no time left for an answer.
+       ("no place, again and again", rejection(hostile.AGAIN) + bytes(16), "^EAGAIN too many ask the server at once$"))
 def connect_rejection(begin, private, pattern):
     for hook in "connect", "connect_io":
         server = begin.server(on={hook: lambda _, peer, __: peer.reject(private) or True})

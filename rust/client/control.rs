@@ -74,6 +74,7 @@ use crate::proto::{
     Ping,
     Pong,
     Public,
+    Refusal,
     ReplyError, //
 };
 use crate::rdma::cm::CmEvents;
@@ -148,7 +149,7 @@ impl ControlConnection {
     ) -> Result<Self, Failure> {
         // A server that has many half-open connections wants to see a cookie.
         let mut cookie = Ticket::default();
-        let mut is_first = true;
+        let mut sent_away = 0_u32;
         let mut backoff = Backoff::new();
         let (channel, connected) = loop {
             match Self::open(target, epoch, cookie, deadline) {
@@ -156,13 +157,21 @@ impl ControlConnection {
                 Err(NotConnected::Again(next)) if !deadline.is_over() => {
                     // The first time it may only want to see that the answer got here. Then it has
                     // as many as it can let in, and each that asks costs it and this host time.
-                    if !is_first {
+                    if sent_away > 0 {
                         let delay = backoff.next(AGAIN_MAX_MS, false);
                         // CAST: Any bits will do.
                         let ms = delay.with(sync::random_u64() as u32);
                         fsleep(Delta::from_millis(i64::try_from(ms).unwrap_or(0)));
                     }
-                    (cookie, is_first) = (next, false);
+                    cookie = next;
+                    sent_away = sent_away.saturating_add(1);
+                }
+                // The last request has little time, or none. Why the ones before it got no place
+                // says more than that its answer did not come.
+                Err(NotConnected::Failed(failure))
+                    if sent_away > 1 && failure.error == ETIMEDOUT =>
+                {
+                    return Err(refused(&Refusal::Again.into()));
                 }
                 Err(failed) => return Err(failed.into()),
             }

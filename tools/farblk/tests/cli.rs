@@ -1413,6 +1413,10 @@ fn a_report_has_no_secrets() {
     tree.config("host_id", id);
     tree.config("exports/scratch/registration", "1311768467294899695");
     tree.config("exports/scratch/hosts/node-c/host_id", id);
+    // These have no entry.
+    tree.config("exports/scratch/pr_registrants", "guest-1 0x1f");
+    let lost = "export scratch: lost host guest-2: the connection was lost";
+    let waits = "map m: no usable path, I/O waits: in use by guest-3, away for 3 s of 60 s";
     tree.config(
         "maps/m/last_error",
         "EBUSY in use by storage9, away for 3 s",
@@ -1478,6 +1482,7 @@ fn a_report_has_no_secrets() {
         "dmesg",
         &format!(
             "echo '[1.0] usb 1-1: TANGO-USB'\necho '[2.0] farblk: 10.0.0.1 rdma://[fd00::77]:7420/x'\n\
+             echo '[2.1] farblk: {lost}'\necho '[2.2] farblk: {waits}'\n\
              echo '[3.0] rxe0: {machine} 5254:00ff:fe12:3401 52:54:00:12:34:01'"
         ),
     );
@@ -1515,6 +1520,7 @@ fn a_report_has_no_secrets() {
         "node-b",
         "node-c",
         "node-d",
+        "guest-",
         "storage9",
         "backup",
         "example.org",

@@ -75,8 +75,8 @@ pub fn run(context: &Context, output: Option<&Path>) -> Result<(), Error> {
         )
     };
     let mut redactor = Redactor::new(salt().map_err(|e| failed(&e))?);
-    collect::secrets(context, &mut redactor);
     let mut items = collect::all(context);
+    collect::secrets(context, &items, &mut redactor);
     for item in &mut items {
         item.text = redactor.text(&item.text);
         item.name = redacted_name(&mut redactor, &item.name);

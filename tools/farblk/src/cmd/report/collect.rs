@@ -17,6 +17,8 @@ use crate::error::{Error, holder};
 use crate::output::Output;
 use crate::program::{self, Outcome};
 
+/// The file of the kernel log.
+const KERNEL_LOG: &str = "kernel.txt";
 /// The largest file that is taken whole, in bytes; of a larger one its start is.
 const FILE_MAX: usize = 1 << 20;
 /// How deep folders are read.
@@ -149,7 +151,7 @@ pub fn all(context: &Context) -> Vec<Item> {
 }
 
 /// Tells the redactor of the names and keys that this host knows.
-pub fn secrets(context: &Context, redactor: &mut Redactor) {
+pub fn secrets(context: &Context, items: &[Item], redactor: &mut Redactor) {
     let (root, configfs) = (&context.root, &context.configfs);
     let text = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
     for path in [
@@ -179,6 +181,12 @@ pub fn secrets(context: &Context, redactor: &mut Redactor) {
         configfs
             .names(&object.join("hosts"))
             .iter()
+            .for_each(|host| redactor.host(host));
+        // Of hosts without an entry, too.
+        let registrants = configfs.attr(&object, "pr_registrants").unwrap_or_default();
+        registrants
+            .lines()
+            .filter_map(|line| line.split(' ').next())
             .for_each(|host| redactor.host(host));
         words(redactor, configfs.last_error(&object).map(|last| last.text));
     }
@@ -217,11 +225,27 @@ pub fn secrets(context: &Context, redactor: &mut Redactor) {
                 .for_each(|(key, value)| of_toml(redactor, key, value));
         }
     }
+    for item in items.iter().filter(|item| item.name == KERNEL_LOG) {
+        item.text
+            .lines()
+            .flat_map(logged)
+            .for_each(|host| redactor.host(host));
+    }
     for line in text("etc/farblk/registrations").lines() {
         line.split(|c: char| !c.is_ascii_alphanumeric())
             .filter(|word| word.len() >= 4 && word.bytes().all(|c| c.is_ascii_hexdigit()))
             .for_each(|key| redactor.key(key));
     }
+}
+
+/// The hosts that a line of the kernel log names that the module has written.
+fn logged(line: &str) -> impl Iterator<Item = &str> {
+    let words = line.split_once("farblk: ").map_or("", |(_, words)| words);
+    let after = |before| {
+        let (_, rest) = words.split_once(before)?;
+        rest.split([':', ',', ' ']).next()
+    };
+    ["lost host ", "in use by "].into_iter().filter_map(after)
 }
 
 /// The host that the kernel names in the words of a last_error.
@@ -490,7 +514,7 @@ fn kernel_log() -> Item {
                 };
                 let lines: String = text.split_inclusive('\n').filter(is_wanted).collect();
                 if !lines.is_empty() {
-                    return Item::new("kernel.txt", lines);
+                    return Item::new(KERNEL_LOG, lines);
                 }
                 whys.push(format!("{} has no line about it", source[0]));
             }
@@ -498,7 +522,7 @@ fn kernel_log() -> Item {
             Outcome::Missing => whys.push(format!("there is no {}", source[0])),
         }
     }
-    Item::missing("kernel.txt", whys.join("; "))
+    Item::missing(KERNEL_LOG, whys.join("; "))
 }
 
 /// The output of some programs.

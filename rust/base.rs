@@ -30,6 +30,7 @@ pub(crate) mod param;
 pub(crate) mod percpu_ref;
 pub(crate) mod periodic;
 pub(crate) mod random;
+pub(crate) mod ratelimit;
 pub(crate) mod rcu;
 pub(crate) mod scatterlist;
 pub(crate) mod spinlock;

@@ -12,6 +12,7 @@ pub mod block;
 mod control;
 mod export;
 mod host;
+mod loss;
 mod members;
 pub mod memory;
 mod persistent;

@@ -82,6 +82,7 @@ no_clients() { [ "$(remote "show $C/exports/e/clients")" = 0 ]; }
 is_other() {
 	wait_for 60 state_is stale || die "the map is $(show "$C/maps/m/state"): $(show "$C/maps/m/last_error")"
 	[[ $(show "$C/maps/m/last_error") == "ESTALE "?* ]] || bad "last_error is '$(show "$C/maps/m/last_error")'"
+	logs "map m: stale, I/O fails: the contents are gone"
 	within 5 dead_read
 	sleep 2
 	is state "$(show "$C/maps/m/state")" stale
@@ -120,8 +121,11 @@ expires() {
 	wait_for $GOODBYE state_is reconnecting || bad "state is '$(show "$C/maps/m/state")'"
 	fails_within 15
 	[ $((SECONDS - start)) -ge 4 ] || bad "I/O failed after $((SECONDS - start)) s"
+	logs "map m: no usable path, I/O waits: the connection to .* was lost$"
+	logs "map m: no usable path, I/O fails: ."
 	must remote "store $C/ports/p/enable 1"
 	comes_back
+	logs "map m: a path is up again$"
 }
 
 # I/O that waits goes on, and sees no error.

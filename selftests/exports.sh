@@ -146,6 +146,8 @@ export_switch() {
 	is "evict of a host with a map" "$(remote "$FARBLK export evict e $host 2>/dev/null; echo \$?")" 4
 	there export evict e "$host" --force
 	wait_for 30 list_has '.state == "evicted"' || bad "after it was evicted: $("$FARBLK" -j list)"
+	logs "map e: evicted, I/O fails: ."
+	server_logs "export e: lost host $host: the administrator has ended its session$"
 	here remap e --yes
 	here unmap e
 	is "evict of a host without a map" "$(remote "$FARBLK export evict e $host 2>/dev/null; echo \$?")" 3

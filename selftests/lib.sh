@@ -466,13 +466,21 @@ set_mark() {
 	! has_server || remote "echo 'farblk-selftest $1:' >/dev/kmsg"
 }
 
+# log_since WORD: this host's kernel log since that mark.
+log_since() { dmesg | awk -v mark="farblk-selftest $1:" '{line[n++] = $0} index($0, mark) {n = 0} END {for (i = 0; i < n; i++) print line[i]}'; }
+# logs WORDS, server_logs WORDS: what the module writes to the kernel log since the scenario began
+# has these words, soon. The words are an extended regular expression.
+logs() { wait_for 10 in_log "$$-$marks" "$1" || bad "the kernel log has no '$1', but: $(log_since "$$-$marks" | grep farblk:)"; }
+server_logs() { wait_for 10 remote "in_log '$$-$marks' '$1'" || bad "the server's kernel log has no '$1', but: $(remote "log_since '$$-$marks' | grep farblk:")"; }
+in_log() { log_since "$1" | grep -qE "farblk: $2"; }
+
 # reports WORD: this host's first complaint since that mark, and what followed it. The file of the
 # same name says what counts.
 REPORTS=""
 while IFS= read -r LINE; do [[ $LINE == \#* ]] || REPORTS+=${REPORTS:+|}$LINE; done <"$HERE/reports"
 reports() {
 	local text
-	text=$(dmesg | awk -v mark="farblk-selftest $1:" '{line[n++] = $0} index($0, mark) {n = 0} END {for (i = 0; i < n; i++) print line[i]}')
+	text=$(log_since "$1")
 	# As a rule there is none, and that is known without further programs.
 	[[ $text =~ $REPORTS ]] || return
 	if [ -n "${TOLERATE:-}" ]; then grep -v -E -f <(grep -v '^#' "$HERE/tolerated"); else cat; fi <<<"$text" |

@@ -8,6 +8,26 @@ mod crypto;
 mod debugfs;
 mod scatterlist;
 
+#[kernel::macros::kunit_tests(farblk_ratelimit)]
+mod ratelimit {
+    use crate::{base::ratelimit::RateLimit, kunit::check};
+    use kernel::{
+        prelude::*,
+        sync::Arc, //
+    };
+
+    #[test]
+    fn allows_some_lines_and_no_more() -> Result {
+        let limit = Arc::pin_init(RateLimit::new(), GFP_KERNEL)?;
+        let allowed = (0..1000).filter(|_| limit.allows()).count();
+        check!((1..1000).contains(&allowed));
+        // Another one has lines of its own.
+        let other = Arc::pin_init(RateLimit::new(), GFP_KERNEL)?;
+        check!(other.allows());
+        Ok(())
+    }
+}
+
 #[kernel::macros::kunit_tests(farblk_periodic)]
 mod periodic {
     use crate::{

@@ -46,6 +46,7 @@ use crate::base::{
         ECANCELED,
         ENOTCONN, //
     },
+    ratelimit::RateLimit,
     sync::{
         fatal_signal_pending,
         with_reserves,
@@ -158,6 +159,8 @@ pub(crate) struct Map {
     /// See [`Map::abort`].
     aborted: Atomic<bool>,
     #[pin]
+    log_limit: RateLimit,
+    #[pin]
     work: Work<Map>,
 }
 
@@ -198,6 +201,7 @@ impl Map {
                 result <- new_mutex!(Ok(()), "Map::result"),
                 done <- Completion::new(),
                 aborted: Atomic::new(false),
+                log_limit <- RateLimit::new(),
                 work <- new_work!("Map::work"),
             }),
             GFP_KERNEL,
@@ -440,13 +444,18 @@ impl Map {
     /// after which this must be called again, if it must.
     fn publish(&self, runtime: &MapRuntime) -> Option<u64> {
         let (state, failure, login) = runtime.report();
-        {
+        let before = {
             let mut status = self.status.lock();
             status.failure = failure;
             status.login = login;
-            if core::mem::replace(&mut status.state, state) != state {
+            let before = core::mem::replace(&mut status.state, state);
+            if before != state {
                 status.since = Instant::now();
             }
+            before
+        };
+        if before != state {
+            self.log(before, state, failure);
         }
         let login = login?;
         let shown = Shown {
@@ -456,6 +465,29 @@ impl Map {
         };
         let host = &self.params.host;
         self.changes.show(host, runtime.disk()?, shown)
+    }
+}
+
+impl Map {
+    /// Writes to the kernel log what has become of the I/O of a map that was up.
+    fn log(&self, before: State, now: State, failure: Option<Failure>) {
+        let news = match (before, now) {
+            (_, State::Reconnecting) => "no usable path, I/O waits",
+            (_, State::Failed) => "no usable path, I/O fails",
+            (_, State::Evicted) => "evicted, I/O fails",
+            (_, State::Stale) => "stale, I/O fails",
+            (State::Reconnecting | State::Failed, State::Live) => "a path is up again",
+            (_, State::Connecting | State::Live | State::Disabled) => return,
+        };
+        if !self.log_limit.allows() {
+            return;
+        }
+        let name = self.params.name;
+        match failure {
+            Some(failure) => pr_warn!("map {}: {news}: {}\n", name.as_str(), failure.text.as_str()),
+            None if now == State::Live => pr_info!("map {}: {news}\n", name.as_str()),
+            None => pr_warn!("map {}: {news}\n", name.as_str()),
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 #include <linux/irqflags.h>
 #include <linux/mutex.h>
+#include <linux/ratelimit.h>
 #include <linux/rcupdate.h>
 #include <linux/sched/mm.h>
 #include <linux/sched/signal.h>
@@ -25,6 +26,11 @@ __rust_helper bool rust_helper_farblk_may_look_on(void)
 		return false;
 	cpu_relax();
 	return true;
+}
+
+__rust_helper void rust_helper_ratelimit_default_init(struct ratelimit_state *rs)
+{
+	ratelimit_default_init(rs);
 }
 
 __rust_helper void rust_helper_mutex_init(struct mutex *lock)

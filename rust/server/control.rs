@@ -86,6 +86,8 @@ const DRAINED_MAX: Delta = Delta::from_secs(10);
 
 /// What a login was granted.
 struct Attachment {
+    /// The name of the host.
+    host: Name,
     /// The epoch of the path.
     epoch: u64,
     data_path: DataPath,
@@ -522,6 +524,9 @@ impl SessionWork for Control {
         // It fails together with the I/O connections, so that the HCA has one time for all of them.
         if let Some(channel) = &self.channel {
             channel.fail();
+        }
+        if let (Some(attachment), false) = (&self.attachment, session.is_draining()) {
+            attachment.export.log_loss(&attachment.host, session.loss());
         }
         self.detach(session, false);
         self.channel = None;

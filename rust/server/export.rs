@@ -35,6 +35,7 @@ use crate::base::{
         PeriodicHandler,
         PeriodicWork, //
     },
+    ratelimit::RateLimit,
     sync::Completion,
     workqueue::OwnedQueue, //
 };
@@ -67,6 +68,7 @@ use crate::server::{
         Hosts,
         Unproven, //
     },
+    loss::Loss,
     members::{
         HostKey,
         Members,
@@ -112,7 +114,11 @@ impl PeriodicHandler for ExportMonitor {
         export.members.check();
         match &export.backend {
             // Each map waits for its paths, or fails, as it was made to.
-            _ if export.unavailable().is_some() => export.members.for_each(Session::lose),
+            _ if export.unavailable().is_some() => {
+                export
+                    .members
+                    .for_each(|session| session.end(Loss::Unavailable));
+            }
             Backend::Block(block) if block.refresh() => {
                 export.members.for_each(Session::notify);
             }
@@ -144,6 +150,8 @@ pub(crate) struct Export {
     closing: Atomic<u32>,
     /// Nothing is under way any more, and the backing device is flushed.
     closed: Arc<Completion>,
+    #[pin]
+    log_limit: RateLimit,
     #[pin]
     work: Work<Export>,
     #[pin]
@@ -191,6 +199,7 @@ impl Export {
                 closer: exports.closer.clone(),
                 closing: Atomic::new(0),
                 closed,
+                log_limit <- RateLimit::new(),
                 work <- new_work!("Export::work"),
                 scrub_work <- new_work!("Export::scrub_work"),
             }),
@@ -275,6 +284,22 @@ impl Export {
         self.members
             .persistent()
             .join(session, (host, login.map_uuid))
+    }
+
+    /// Writes to the kernel log that a session of `host` ends, and why, as [`Session::loss`] says.
+    /// Any context.
+    pub(super) fn log_loss(&self, host: &Name, why: Option<Loss>) {
+        let words = match why {
+            None => Some("the connection was lost"),
+            Some(why) => why.words(),
+        };
+        if let Some(words) = words.filter(|_| self.log_limit.allows()) {
+            pr_warn!(
+                "export {}: lost host {}: {words}\n",
+                self.spec.name.as_str(),
+                host.as_str()
+            );
+        }
     }
 
     /// Returns true if the map that logs in was evicted: it has to hear so, also if its

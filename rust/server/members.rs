@@ -37,6 +37,7 @@ use crate::proto::{
 };
 use crate::server::{
     backend::ContentsId,
+    loss::Loss,
     persistent::Reservations,
     session::{
         Dismissal,
@@ -134,10 +135,11 @@ struct Inner {
 }
 
 impl Inner {
-    /// Lets the machine decide, and performs its actions.
+    /// Lets the machine decide, and performs its actions; `why` is why it ends sessions.
     fn perform<R>(
         &mut self,
         stats: &stats::Server,
+        why: Loss,
         decide: impl FnOnce(&mut Reservation<List>, &[Arc<Session>], &mut dyn FnMut(Action)) -> R,
     ) -> R {
         let (sessions, leases) = (&self.sessions, &mut self.leases);
@@ -145,7 +147,7 @@ impl Inner {
         decide(&mut self.machine, sessions, &mut |action| match action {
             Action::End(id) => {
                 if let Some(session) = find(id) {
-                    session.lose();
+                    session.end(why);
                 }
             }
             Action::Retry(id) => {
@@ -325,7 +327,7 @@ impl Members {
             heartbeat_ms: login.heartbeat_ms,
             heard: session.heard(),
         };
-        let decision = inner.perform(&self.stats, |machine, _, mut act| {
+        let decision = inner.perform(&self.stats, Loss::Replaced, |machine, _, mut act| {
             machine.login(&login, order, writes, fresh(), &mut act)
         });
         match decision {
@@ -359,7 +361,7 @@ impl Members {
     /// that the map goes away. May sleep.
     pub(super) fn left(&self, session: &Session, leaving: bool) {
         let mut inner = self.inner.lock();
-        inner.perform(&self.stats, |machine, _, mut act| {
+        inner.perform(&self.stats, Loss::Replaced, |machine, _, mut act| {
             machine.left(session.id(), leaving, &mut act)
         });
         inner.sessions.retain(|other| other.id() != session.id());
@@ -368,7 +370,7 @@ impl Members {
     /// Takes back what a login of `session` was granted, like [`Reservation::withdraw`]. May sleep.
     pub(super) fn withdraw(&self, session: &Session) {
         let mut inner = self.inner.lock();
-        inner.perform(&self.stats, |machine, _, mut act| {
+        inner.perform(&self.stats, Loss::Replaced, |machine, _, mut act| {
             machine.withdraw(session.id(), &mut act)
         });
         inner.sessions.retain(|other| other.id() != session.id());
@@ -377,7 +379,7 @@ impl Members {
     /// Notes what [`Reservation::confirm`] does. May sleep.
     pub(super) fn confirm(&self, session: &Session) {
         let mut inner = self.inner.lock();
-        inner.perform(&self.stats, |machine, _, mut act| {
+        inner.perform(&self.stats, Loss::Replaced, |machine, _, mut act| {
             machine.confirm(session.id(), &mut act)
         });
     }
@@ -385,7 +387,7 @@ impl Members {
     /// Fences a path like [`Reservation::fence`]. May sleep.
     pub(super) fn fence(&self, session: &Session, fence: Fence) -> bool {
         let mut inner = self.inner.lock();
-        inner.perform(&self.stats, |machine, _, mut act| {
+        inner.perform(&self.stats, Loss::Replaced, |machine, _, mut act| {
             machine.fence(session.id(), fence.path, fence.epoch, &mut act)
         })
     }
@@ -395,7 +397,7 @@ impl Members {
     pub(super) fn check(&self) {
         let mut inner = self.inner.lock();
         inner.lapse();
-        inner.perform(&self.stats, |machine, sessions, mut act| {
+        inner.perform(&self.stats, Loss::Silent, |machine, sessions, mut act| {
             let heard = |id| find(sessions, id).map_or(0, |session| session.heard());
             machine.look(heard, &mut act)
         });
@@ -410,7 +412,7 @@ impl Members {
         rule: impl Fn(&HostKey) -> Admission,
     ) -> Option<Arc<Session>> {
         let mut inner = self.inner.lock();
-        let past = inner.perform(&self.stats, |machine, _, mut act| {
+        let past = inner.perform(&self.stats, Loss::Denied, |machine, _, mut act| {
             machine.enforce(&rule, fresh(), &mut act)
         });
         // With the lock held: a map that logs in after that is one that is admitted, and what it
@@ -465,7 +467,7 @@ impl Members {
             let host = &registration.host().name;
             let sessions = registration.sessions().filter_map(|id| inner.session(id));
             for session in sessions.filter(|session| !proves(host, session.proven().as_deref())) {
-                session.lose();
+                session.end(Loss::Denied);
                 found = Some(session);
             }
         }
@@ -496,7 +498,9 @@ impl Members {
             session.await_end();
         }
         let mut inner = self.inner.lock();
-        inner.perform(&self.stats, |machine, _, mut act| machine.closed(&mut act));
+        inner.perform(&self.stats, Loss::Replaced, |machine, _, mut act| {
+            machine.closed(&mut act)
+        });
     }
 
     fn find(&self, which: impl Fn(&Session) -> bool) -> Option<Arc<Session>> {

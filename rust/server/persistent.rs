@@ -36,6 +36,7 @@ use crate::proto::{
     Uuid, //
 };
 use crate::server::{
+    loss::Loss,
     members::HostKey,
     session::Session, //
 };
@@ -105,7 +106,7 @@ impl Inner {
             member.rights.store(now, Relaxed);
             if before & !now != 0 && Some(member.nexus) != own {
                 member.fenced.store(1, Relaxed);
-                member.session.lose();
+                member.session.end(Loss::Preempted);
             }
         }
     }

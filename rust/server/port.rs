@@ -56,6 +56,7 @@ use crate::server::{
     accept::reject,
     control::Control,
     export::Exports,
+    loss::Loss,
     session::Session,
     sessions::Sessions, //
 };
@@ -207,9 +208,9 @@ impl Port {
         // being closed.
         self.queue.flush();
         *self.failure.lock() = None;
-        self.sessions.for_each(Session::lose);
+        self.sessions.for_each(|session| session.end(Loss::Closed));
         while let Some(session) = self.sessions.first() {
-            session.lose();
+            session.end(Loss::Closed);
             session.wait_over().map_err(|killed| {
                 fail!(
                     killed,

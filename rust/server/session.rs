@@ -60,6 +60,7 @@ use crate::server::{
         reject,
         PendingConnection, //
     },
+    loss::Loss,
     sessions::Sessions,
     stats, //
 };
@@ -163,6 +164,8 @@ pub(crate) struct Session {
     drained: Completion,
     /// A [`Dismissal`]: whether the session that has drained ends now.
     dismissal: Atomic<u32>,
+    /// Why the server ends the session.
+    loss: SetOnce<Loss>,
     /// The session holds nothing any more.
     #[pin]
     over: Completion,
@@ -220,6 +223,7 @@ impl Session {
                 draining: Atomic::new(0),
                 drained <- Completion::new(),
                 dismissal: Atomic::new(Dismissal::None as u32),
+                loss: SetOnce::new(),
                 over <- Completion::new(),
                 work <- new_work!("Session::work"),
                 stranger_work <- new_work!("Session::stranger_work"),
@@ -407,11 +411,25 @@ impl Session {
         Self::notify(self);
     }
 
+    /// As [`Session::lose`], and notes why, unless the session is about to end already. Any
+    /// context.
+    pub(super) fn end(self: &Arc<Self>, why: Loss) {
+        if !self.is_lost() {
+            self.loss.populate(why);
+        }
+        self.lose();
+    }
+
+    /// Returns why the server ends the session; `None` if a connection broke. Any context.
+    pub(super) fn loss(&self) -> Option<Loss> {
+        self.loss.copy()
+    }
+
     /// Counts a violation of the protocol, and ends the session soon. Any context.
     #[cold]
     pub(super) fn violation(self: &Arc<Self>) {
         self.stats.violations.count();
-        self.lose();
+        self.end(Loss::Violation);
     }
 
     /// Counts a message or data that somebody has changed or made, and ends the session soon. Any
@@ -419,7 +437,7 @@ impl Session {
     #[cold]
     pub(super) fn forgery(self: &Arc<Self>) {
         self.stats.forged.count();
-        self.lose();
+        self.end(Loss::Forgery);
     }
 
     /// Counts a client for which the HCA is overdue while others wait for the memory that it has,
@@ -427,7 +445,7 @@ impl Session {
     #[cold]
     pub(super) fn overdue(self: &Arc<Self>) {
         self.stats.overdue.count();
-        self.lose();
+        self.end(Loss::Overdue);
     }
 
     /// Counts a completion on a one-sided I/O connection. Any context.

@@ -203,6 +203,7 @@ impl Control {
         session.note_login();
         self.exports.stats.logins.count();
         self.attachment = Some(Attachment {
+            host: login.host_name,
             epoch: login.epoch,
             data_path,
             export,

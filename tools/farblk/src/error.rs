@@ -123,7 +123,10 @@ table! {
         farblk export disable {export}\n\
         echo {map_protection} > /sys/kernel/config/farblk/exports/{export}/protection\n\
         farblk export enable {export}";
-    Unavailable    "F0224" UNREACHABLE "the device of the export is gone" "farblk export show {export}  # on the server: is its device there? then run its `farblk export create` again";
+    Unavailable    "F0224" UNREACHABLE "the device of the export is gone, or has no room" "\
+        farblk export show {export}  # on the server: its last error says which of the two\n\
+        # without room: it goes on by itself once there is room again\n\
+        # without its device: run its `farblk export create` again on the server when that is back";
     Stale          "F0301" STALE       "the export differs from before; the old contents of a RAM export are gone" "farblk remap {map}  # after umount; follow its advice";
     Evicted        "F0302" STALE       "another host had the export meanwhile" "farblk remap {map}  # after umount; then fsck: that host may have written to the disk";
     NoModule       "F0401" MISSING     "the farblk kernel module is not loaded" "modprobe farblk";

@@ -28,6 +28,7 @@ mod ping;
 mod protection;
 mod see;
 mod units;
+mod words;
 
 /// A stream that can be read later.
 #[derive(Clone, Default)]

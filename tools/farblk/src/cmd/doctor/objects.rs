@@ -14,9 +14,11 @@ listens again by itself once that is back.";
 /// What `farblk explain export` tells.
 pub const EXPLAIN_EXPORT: &str = "\
 An export of this host is not online. One that is unavailable lost its block device, or that has no \
-room; `farblk export create` with its settings offers it again when the device is back. Or the file \
-behind an export was removed or replaced: clients go on to use the file that has no name any more, \
-and all that they have written is lost when its loop device goes. Copy that while no client writes.";
+room. When a device that was removed is back, `farblk export create` with its settings offers the \
+export again. One whose device has no room goes on by itself once there is room again; until then \
+`farblk export create` is refused. Or the file behind an export was removed or replaced: clients go \
+on to use the file that has no name any more, and all that they have written is lost when its loop \
+device goes. Copy that while no client writes.";
 /// What `farblk explain map` tells.
 pub const EXPLAIN_MAP: &str = "\
 A mapped disk has no path to its server, or I/O on it fails. The text is the last error of the map; \

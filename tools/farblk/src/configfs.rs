@@ -504,6 +504,11 @@ impl<'a> Made<'a> {
         Ok(())
     }
 
+    /// Returns true if the object was made here; that of a dry run is not there.
+    pub fn has(&self, object: &Path) -> bool {
+        self.objects.iter().any(|made| made == object)
+    }
+
     /// Keeps the objects.
     pub fn keep(mut self) {
         self.objects.clear();

@@ -9,10 +9,12 @@ use std::process;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with};
+use rustix::io::Errno;
 
 use crate::configfs::{Job, words};
 use crate::error::{Code, Error};
+use crate::quote;
 
 /// The file that is locked, below the root directory.
 const LOCK: &str = "run/farblk/lock";
@@ -51,7 +53,7 @@ impl Lock {
         let mut file = options.mode(MODE).open(&path).map_err(|e| fault(&e))?;
         let deadline = Instant::now() + timeout;
         while let Err(e) = flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            if e != rustix::io::Errno::WOULDBLOCK && e != rustix::io::Errno::INTR {
+            if e != Errno::WOULDBLOCK && e != Errno::INTR {
                 return Err(fault(&e.into()));
             }
             if Instant::now() >= deadline {
@@ -93,6 +95,7 @@ pub fn replace(
     // A link stays a link.
     let path = &fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let fault = |e: io::Error| failed(&e, path, job);
+    remove_leftovers(path);
     let old = match fs::metadata(path) {
         Ok(metadata) => Some(metadata),
         Err(e) if e.kind() == io::ErrorKind::NotFound => None,
@@ -104,13 +107,19 @@ pub fn replace(
     make_folder(path).map_err(fault)?;
     let new = hidden(path, "new");
     let mode = old.as_ref().map_or(MODE, |old| old.permissions().mode());
-    write_through(&new, text, mode & 0o777).map_err(fault)?;
-    let back = fs::read_to_string(&new).map_err(fault)?;
-    verify(&back).inspect_err(|_| drop(fs::remove_file(&new)))?;
-    if old.is_some() {
-        keep_previous(path).map_err(fault)?;
+    let written = write_through(&new, text.as_bytes(), mode & 0o777)
+        .and_then(|()| fs::read_to_string(&new))
+        .map_err(fault)
+        .and_then(|back| verify(&back))
+        .and_then(|()| match old {
+            Some(_) => keep_previous(path).map_err(fault),
+            None => Ok(()),
+        })
+        .and_then(|()| fs::rename(&new, path).map_err(fault));
+    if written.is_err() {
+        remove_leftovers(path);
     }
-    fs::rename(&new, path).map_err(fault)?;
+    written?;
     sync_folder(path).map_err(fault)?;
     Ok(match old {
         Some(_) => Written::Replaced,
@@ -122,27 +131,43 @@ pub fn replace(
 pub fn put(path: &Path, text: &str, job: &Job) -> Result<(), Error> {
     let new = hidden(path, "new");
     make_folder(path)
-        .and_then(|()| write_through(&new, text, MODE))
+        .and_then(|()| write_through(&new, text.as_bytes(), MODE))
         .and_then(|()| fs::rename(&new, path))
+        .inspect_err(|_| drop(fs::remove_file(&new)))
         .and_then(|()| sync_folder(path))
         .map_err(|e| failed(&e, path, job))
 }
 
-/// Makes a file with this text unless there is a file already. Returns true if it made the file.
-/// The file never exists without its whole text.
+/// Makes a file with this text, and its folder, unless there is a file already. Returns true if it
+/// made the file.
 pub fn make_once(path: &Path, text: &str) -> io::Result<bool> {
     if path.exists() {
         return Ok(false);
     }
     make_folder(path)?;
+    make(path, text.as_bytes())
+}
+
+/// Makes a file that only its owner may read. Returns false if there is one, or a link, which both
+/// stay as they are. The file never exists without its whole text.
+pub fn make(path: &Path, text: &[u8]) -> io::Result<bool> {
+    remove_leftovers_of_others(path);
     let new = hidden(path, &process::id().to_string());
-    let made = write_through(&new, text, MODE).and_then(|()| match fs::hard_link(&new, path) {
-        Ok(()) => sync_folder(path).map(|()| true),
-        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(false),
-        Err(e) => Err(e),
-    });
+    let made = write_through(&new, text, MODE).and_then(|()| rename_new(&new, path));
     let _ = fs::remove_file(&new);
-    made
+    match made {
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+        made => made.and_then(|()| sync_folder(path)).map(|()| true),
+    }
+}
+
+/// Gives the file `new` the name `path`, which nothing has. Of file systems some cannot do the one
+/// and some not the other.
+fn rename_new(new: &Path, path: &Path) -> io::Result<()> {
+    match renameat_with(CWD, new, CWD, path, RenameFlags::NOREPLACE) {
+        Err(Errno::INVAL | Errno::NOSYS) => fs::hard_link(new, path),
+        renamed => Ok(renamed?),
+    }
 }
 
 /// Removes a file; the previous text has the suffix `.1` then. Returns false if there was no file.
@@ -180,11 +205,48 @@ fn hidden(path: &Path, suffix: &str) -> PathBuf {
     path.with_file_name(format!(".{name}.{suffix}"))
 }
 
+/// Removes what commands that were killed have left beside a file. None is at work, as the caller
+/// holds the [`Lock`].
+fn remove_leftovers(path: &Path) {
+    for suffix in ["new", "old"] {
+        let _ = fs::remove_file(hidden(path, suffix));
+    }
+    remove_leftovers_of_others(path);
+}
+
+/// Removes what [`make`] has left in processes that were killed.
+fn remove_leftovers_of_others(path: &Path) {
+    remove_those_of_killed(path, &|number| hidden(path, number));
+}
+
+/// Removes what processes that were killed have left beside a file. `name_of` gives the path that a
+/// process of this number uses.
+pub fn remove_those_of_killed(path: &Path, name_of: &dyn Fn(&str) -> PathBuf) {
+    if !Path::new("/proc/self").exists() {
+        return;
+    }
+    let folder = path.parent().filter(|parent| *parent != Path::new(""));
+    let entries = fs::read_dir(folder.unwrap_or(Path::new("."))).into_iter();
+    for name in entries.flatten().flatten().map(|entry| entry.file_name()) {
+        let name = name.to_string_lossy();
+        let number = name
+            .split('.')
+            .rev()
+            .find(|part| part.parse::<u32>().is_ok())
+            .unwrap_or_default();
+        let left = name_of(number);
+        let is_over = !Path::new("/proc").join(number).exists();
+        if !number.is_empty() && path.with_file_name(&*name) == left && is_over {
+            let _ = fs::remove_file(left);
+        }
+    }
+}
+
 fn make_folder(path: &Path) -> io::Result<()> {
     path.parent().map_or(Ok(()), fs::create_dir_all)
 }
 
-fn write_through(path: &Path, text: &str, mode: u32) -> io::Result<()> {
+fn write_through(path: &Path, text: &[u8], mode: u32) -> io::Result<()> {
     // A command that was killed may have left one.
     match fs::remove_file(path) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
@@ -193,7 +255,7 @@ fn write_through(path: &Path, text: &str, mode: u32) -> io::Result<()> {
     let mut options = File::options();
     let mut file = options.write(true).create_new(true).mode(mode).open(path)?;
     file.set_permissions(fs::Permissions::from_mode(mode))?;
-    file.write_all(text.as_bytes())?;
+    file.write_all(text)?;
     file.sync_all()
 }
 
@@ -202,12 +264,24 @@ fn sync_folder(path: &Path) -> io::Result<()> {
     File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }
 
-fn failed(e: &io::Error, path: &Path, job: &Job) -> Error {
+/// Says why a file cannot be written.
+pub fn failed(e: &io::Error, path: &Path, job: &Job) -> Error {
     let code = match e.kind() {
         io::ErrorKind::PermissionDenied => Code::Permission,
         _ => Code::Io,
     };
-    job.error(code, format!("{}: {}", path.display(), words(e)))
+    let error = job.error(code, format!("{}: {}", path.display(), words(e)));
+    let folder = path.parent().filter(|parent| *parent != Path::new(""));
+    let folder = quote::path(folder.unwrap_or(Path::new(".")));
+    match e.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            error.hint(format!("df {folder}  # is the file system full?"))
+        }
+        io::ErrorKind::ReadOnlyFilesystem => error.hint(format!(
+            "findmnt --target {folder}  # which file system is it that is read-only?"
+        )),
+        _ => error,
+    }
 }
 
 #[cfg(test)]
@@ -240,6 +314,16 @@ mod tests {
         assert_eq!(mode(&path), 0o644);
         assert_eq!(read("server.toml").expect("a file"), "a = 2\n");
         assert_eq!(read("server.toml.1").expect("a file"), "a = 1\n");
+        // Also beside what stays as it is.
+        fs::write(root.join("etc/farblk/.server.toml.new"), "half").expect("a file");
+        fs::write(root.join("etc/farblk/.server.toml.4194305"), "half").expect("a file");
+        fs::write(root.join("etc/farblk/.server.toml.1"), "half").expect("a file");
+        assert_eq!(write("a = 2\n"), Written::Unchanged);
+        let names = fs::read_dir(root.join("etc/farblk")).expect("a folder");
+        let mut names: Vec<_> = names.flatten().map(|entry| entry.file_name()).collect();
+        names.sort();
+        assert_eq!(names, [".server.toml.1", "server.toml", "server.toml.1"]);
+        fs::remove_file(root.join("etc/farblk/.server.toml.1")).expect("to remove it");
         // What cannot be read back replaces nothing.
         let refuse = |back: &str| Err(job.error(Code::Io, back));
         let error = replace(&path, "a = 3\n", &job, refuse).expect_err("refused");

@@ -163,6 +163,7 @@ impl Code {
             (Peer::Server, "ENOENT") => return Code::NoExport,
             (Peer::Server, "EBUSY") => return Code::Taken,
             (Peer::Server, "ENXIO") => return Code::ExportDown,
+            (Peer::Server, "EROFS") => return Code::ReadOnly,
             (Peer::Device, "EBUSY") => return Code::InUse,
             (Peer::Device, "ENOENT" | "ENODEV" | "ENXIO") => return Code::NoBlockDevice,
             (Peer::Device, "ENOTBLK") => return Code::NotBlockDevice,
@@ -179,7 +180,6 @@ impl Code {
             "ENETUNREACH" | "EHOSTUNREACH" => Code::Unreachable,
             "ECONNREFUSED" => Code::Refused,
             "ETIMEDOUT" => Code::TimedOut,
-            "EROFS" => Code::ReadOnly,
             "EPROTONOSUPPORT" => Code::Version,
             "EPROTOTYPE" => Code::Protection,
             "EPROTO" | "EBADMSG" => Code::Protocol,
@@ -438,6 +438,7 @@ mod tests {
             [Code::Permission, Code::Denied, Code::WriteProtected]
         );
         assert_eq!(codes(16), [Code::Busy, Code::Taken, Code::InUse]);
+        assert_eq!(codes(30), [Code::Io, Code::ReadOnly, Code::WriteProtected]);
         assert_eq!(codes(111), [Code::Refused; 3]);
         assert_eq!(codes(9999), [Code::Io; 3]);
     }

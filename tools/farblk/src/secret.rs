@@ -8,9 +8,9 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf, absolute};
 
 use base64::Engine;
@@ -21,6 +21,7 @@ use sha2::Sha256;
 use zeroize::Zeroizing;
 
 use crate::configfs::{Job, words};
+use crate::durable;
 use crate::error::{Code, Error};
 use crate::quote;
 use crate::saved::FOLDER;
@@ -127,19 +128,10 @@ impl Secret {
     /// Writes the key to a new file that only its owner may read. A file that exists is an error of
     /// the kind `AlreadyExists`.
     pub fn store(&self, path: &Path) -> io::Result<()> {
-        let mut options = File::options();
-        let mut file = options
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(path)?;
-        let written = file.write_all(&self.line()).and_then(|()| file.sync_all());
-        if written.is_err() {
-            let _ = fs::remove_file(path);
+        match durable::make(path, &self.line())? {
+            true => Ok(()),
+            false => Err(io::ErrorKind::AlreadyExists.into()),
         }
-        written?;
-        let folder = path.parent().filter(|folder| *folder != Path::new(""));
-        File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
     }
 }
 

@@ -1871,6 +1871,18 @@ error[F0109]: cannot make a key: the folder of none/a.key does not exist
   hint: install -d -m 700 none
 
 "#]]);
+    // One that is killed when it has made the file, and not written it, is in nobody's way.
+    let killed = std::process::Command::new("sh")
+        .args(["-c", "ulimit -f 0; exec \"$0\" key new c.key"])
+        .arg(env!("CARGO_BIN_EXE_farblk"))
+        .current_dir(&tree.0)
+        .output()
+        .expect("sh");
+    assert!(!killed.status.success(), "{killed:?}");
+    tree.run("key new c.key").success();
+    let names = fs::read_dir(&tree.0).expect("a folder").flatten();
+    let names = names.filter(|name| name.file_name().to_string_lossy().contains("c.key"));
+    assert_eq!(names.count(), 1);
     // The folder of keys is made, for root alone.
     tree.run("key new ./etc/farblk/keys/b.key").success();
     assert_eq!(mode(&tree.0.join("etc/farblk/keys")), 0o700);

@@ -11,6 +11,7 @@ use super::list::Map;
 use super::{Context, map};
 use crate::cli;
 use crate::configfs::{Job, words};
+use crate::durable;
 use crate::error::{Code, Error, Hints};
 use crate::quote;
 use crate::saved::running;
@@ -105,10 +106,7 @@ fn not_made(e: &io::Error, file: &Path, job: &Job) -> Error {
             let hint = format!("install -d -m 700 {}", quote::path(folder));
             job.error(Code::Io, why).hint(hint)
         }
-        io::ErrorKind::PermissionDenied => {
-            job.error(Code::Permission, format!("{shown}: {}", words(e)))
-        }
-        _ => job.error(Code::Io, format!("{shown}: {}", words(e))),
+        _ => durable::failed(e, file, job),
     }
 }
 

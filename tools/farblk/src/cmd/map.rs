@@ -22,6 +22,7 @@ use crate::error::{Code, Error, exit, fill_in, protections};
 use crate::holders::{self, Holder};
 use crate::identity;
 use crate::name;
+use crate::saved::Kind;
 use crate::secret::{self, Secret, Source};
 use crate::size;
 
@@ -87,9 +88,13 @@ pub fn map(context: &Context, arguments: &cli::Map) -> Result<(), Error> {
     let paths = paths(context, arguments, &job)?;
     let settings = settings(arguments);
     let object = configfs.path(&["maps", name]);
-    let changed = if configfs.exists(&object) {
-        let secret = secret.as_ref();
-        map_existing(context, arguments, secret, &object, &settings, &paths, &job)?
+    // A map that is half made is not being made by another command then.
+    let lock = context.lock(&job)?;
+    let exists = configfs.exists(&object);
+    let key = secret.as_ref();
+    let changed = if exists && !is_half_made(context, key, &object, &settings, &paths) {
+        drop(lock);
+        map_existing(context, arguments, key, &object, &settings, &paths, &job)?
     } else {
         name::parse_new_map(name).map_err(|why| {
             let target = target.to_string();
@@ -100,7 +105,9 @@ pub fn map(context: &Context, arguments: &cli::Map) -> Result<(), Error> {
         })?;
         identity::settle(context, &job)?;
         let mut made = Made::new(configfs, &context.output);
-        made.mkdir(&object, &job)?;
+        if !exists {
+            made.mkdir(&object, &job)?;
+        }
         configfs.set_all(&object, &settings, &job)?;
         if let Some(key) = secret.as_ref().zip(source.as_ref()) {
             configfs.set_key(&object, "key", Some(key), &job)?;
@@ -109,6 +116,7 @@ pub fn map(context: &Context, arguments: &cli::Map) -> Result<(), Error> {
             let entry = object.join("paths").join(index.to_string());
             path.make(context, &entry, &mut made, &job)?;
         }
+        drop(lock);
         connect(context, arguments, &object, &job).map_err(|error| match error.code {
             Code::Stale => error.hint("# omit --expect-instance to accept the new contents"),
             // There is no map whose key could be changed.
@@ -129,7 +137,9 @@ pub fn map(context: &Context, arguments: &cli::Map) -> Result<(), Error> {
         _ => {}
     }
     if arguments.persist {
-        persist::keep(context, name, key_file, &job)?;
+        if let Err(error) = persist::keep(context, name, key_file, &Job::new("cannot keep")) {
+            persist::not_kept(context, &error.why, &error.hints());
+        }
     }
     reported
 }
@@ -259,6 +269,52 @@ fn settings(arguments: &cli::Map) -> Vec<(&'static str, String)> {
             .filter_map(|(name, value)| Some((name, value?))),
     );
     settings
+}
+
+/// Returns true if a command with the same arguments was killed while it made the map.
+///
+/// Such a map is disabled, and a path of it is missing or not enabled. Each of its settings is the
+/// one that is asked for, or still that of a new map.
+fn is_half_made(
+    context: &Context,
+    secret: Option<&Secret>,
+    object: &Path,
+    settings: &[(&str, String)],
+    paths: &[NewPath],
+) -> bool {
+    let configfs = &context.configfs;
+    let wanted = |attribute: &str| match settings.iter().find(|(name, _)| *name == attribute) {
+        Some((_, value)) => Some(value.as_str()),
+        None if attribute == KEY_ID => secret.map(Secret::id),
+        None => None,
+    };
+    let fits = |attribute: &str, default: &str| {
+        let have = configfs.attr(object, attribute).unwrap_or_default();
+        have == default || Some(have.as_str()) == wanted(attribute)
+    };
+    let keys = Kind::Map.keys().iter();
+    let mut keys = keys.filter(|key| !["enable", "key"].contains(&key.attr));
+    let have = path::read_all(context, object);
+    let begun = |path: &Path| configfs.flag(path, "enable");
+    let entries = paths.iter().enumerate().map(|(index, path)| {
+        let name = index.to_string();
+        let entry = object.join("paths").join(&name);
+        let fits = have.iter().find(|have| have.name == name);
+        (
+            fits.is_none_or(|have| have.is_half_made(path)),
+            begun(&entry),
+        )
+    });
+    let entries: Vec<_> = entries.collect();
+    let is =
+        |attribute: &str, value: &str| configfs.attr(object, attribute).as_deref() == Some(value);
+    is("state", "disabled")
+        && is("enable", "0")
+        && keys.all(|key| fits(key.attr, key.default))
+        && fits(KEY_ID, "")
+        && have.len() <= paths.len()
+        && entries.iter().all(|(fits, _)| *fits)
+        && !entries.iter().all(|(_, is_enabled)| *is_enabled)
 }
 
 /// Handles a map that exists: succeeds if it has the wanted settings, and waits while the kernel

@@ -12,8 +12,9 @@ use serde::Serialize;
 use super::Context;
 use super::sample::{Kind, Object, Sample, Source};
 use crate::cli;
-use crate::configfs::{Job, words};
+use crate::configfs::Job;
 use crate::counters::{BUCKETS, Debugfs, Histogram};
+use crate::durable;
 use crate::error::{Code, Error};
 
 mod family;
@@ -133,16 +134,14 @@ pub fn run(context: &Context, arguments: &cli::Metrics) -> Result<(), Error> {
     };
     write(path, &family::text(&families)).map_err(|e| {
         let job = Job::new("cannot write the metrics");
-        let code = match e.raw_os_error() {
-            Some(errno) => Code::from_errno(errno, crate::error::Peer::Nobody),
-            None => Code::BadValue,
-        };
-        let error = job.error(code, format!("{}: {}", path.display(), words(&e)));
         match (e.kind(), path.parent()) {
-            (io::ErrorKind::NotFound, Some(folder)) => {
-                error.hint(format!("mkdir -p {}", crate::quote::path(folder)))
-            }
-            _ => error,
+            (io::ErrorKind::NotFound, Some(folder)) => job
+                .error(
+                    Code::NotFound,
+                    format!("{} does not exist", folder.display()),
+                )
+                .hint(format!("mkdir -p {}", crate::quote::path(folder))),
+            _ => durable::failed(&e, path, &job),
         }
     })?;
     let samples = families.iter().map(|family| family.samples.len()).sum();
@@ -163,9 +162,13 @@ fn write(path: &Path, text: &str) -> io::Result<()> {
     let Some(name) = path.file_name() else {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "no file name"));
     };
-    let mut new_name = name.to_owned();
-    new_name.push(format!(".{}.new", std::process::id()));
-    let new = path.with_file_name(new_name);
+    let new_name = |number: &str| {
+        let mut new_name = name.to_owned();
+        new_name.push(format!(".{number}.new"));
+        path.with_file_name(new_name)
+    };
+    durable::remove_those_of_killed(path, &new_name);
+    let new = new_name(&std::process::id().to_string());
     let mut options = File::options();
     options.write(true).create_new(true).mode(0o644);
     // A process of the same number may have been killed here.

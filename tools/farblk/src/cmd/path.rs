@@ -80,12 +80,20 @@ impl Path {
         self.leads_to(wanted.addr) && source == wanted.source.map(Some)
     }
 
+    /// Returns true if a command that makes the wanted path may have been killed here.
+    pub fn is_half_made(&self, wanted: &NewPath) -> bool {
+        let source = self.source.as_ref().map(|source| source.parse().ok());
+        (self.addr.is_none() || self.leads_to(wanted.addr))
+            && (source.is_none() || source == wanted.source.map(Some))
+    }
+
     /// Returns true if the path has the wanted address, and the wanted source if there is one.
     pub fn fits(&self, wanted: &NewPath) -> bool {
         self.leads_to(wanted.addr) && (wanted.source.is_none() || self.is(wanted))
     }
 
-    fn leads_to(&self, wanted: SocketAddr) -> bool {
+    /// Returns true if the path has the wanted address.
+    pub fn leads_to(&self, wanted: SocketAddr) -> bool {
         let addr = self.addr.as_deref().map(Endpoint::parse);
         addr.and_then(|addr| addr.ok()?.numeric()) == Some(wanted)
     }
@@ -162,7 +170,7 @@ impl NewPath {
         Ok(Self { addr, source })
     }
 
-    /// Makes it as `object`, and enables it.
+    /// Makes it as `object`, and enables it; completes it if a command that was killed began it.
     pub fn make(
         &self,
         context: &Context,
@@ -171,7 +179,12 @@ impl NewPath {
         job: &Job,
     ) -> Result<(), Error> {
         let configfs = &context.configfs;
-        made.mkdir(object, job)?;
+        if configfs.flag(object, "enable") {
+            return Ok(());
+        }
+        if !configfs.exists(object) && !made.has(object) {
+            made.mkdir(object, job)?;
+        }
         configfs.set(object, "addr", &self.addr.to_string(), job)?;
         if let Some(source) = self.source {
             configfs.set(object, "source", &source.to_string(), job)?;
@@ -289,7 +302,8 @@ fn add(context: &Context, arguments: &cli::PathAdd) -> Result<(), Error> {
         Some(name) => have.iter().find(|path| path.name == *name),
         None => have.iter().find(|path| path.is(&wanted)),
     };
-    if let Some(path) = existing {
+    // A command that was killed has left a path without an address.
+    if let Some(path) = existing.filter(|path| path.addr.is_some()) {
         if !path.is(&wanted) {
             let name = &path.name;
             let why = format!("path {name} exists already: {}", path.ends());
@@ -311,7 +325,17 @@ fn add(context: &Context, arguments: &cli::PathAdd) -> Result<(), Error> {
             .unwrap_or_default(),
     };
     let mut made = Made::new(configfs, &context.output);
-    wanted.make(context, &object.join("paths").join(&name), &mut made, &job)?;
+    let path = object.join("paths").join(&name);
+    if existing.is_none() {
+        match made.mkdir(&path, &job) {
+            // Another command has taken the number since.
+            Err(error) if error.code == Code::Differs && arguments.name.is_none() => {
+                return add(context, arguments);
+            }
+            result => result?,
+        }
+    }
+    wanted.make(context, &path, &mut made, &job)?;
     made.keep();
     report(context, &map, &object, &name, ADDED)
 }

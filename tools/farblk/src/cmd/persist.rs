@@ -59,10 +59,7 @@ pub fn keep(
         running::align_all_keys(context, &mut map, there);
     }
     if let [unsaved, ..] = running::unsaved_keys(&map).as_slice() {
-        context.exit.set(exit::PARTIAL);
-        let text = format!("the map runs, but is not kept: {}", unsaved.text);
-        let hints = Hints::new(unsaved.hint.clone());
-        context.output.warn_with(&text, &hints);
+        not_kept(context, &unsaved.text, &Hints::new(unsaved.hint.clone()));
         return Ok(());
     }
     if there.is_some_and(|there| says_so(context, &map, there)) {
@@ -71,12 +68,9 @@ pub fn keep(
     let elsewhere = there.filter(|there| place_of(there) != path);
     if elsewhere.is_some() || path.exists() && !is_alone(&saved, &path, name) {
         let path = elsewhere.map_or(path.as_path(), place_of);
-        context.exit.set(exit::PARTIAL);
-        context.output.warn_with(
-            &format!(
-                "the map runs, but is not kept: {} has other things to say",
-                path.display()
-            ),
+        not_kept(
+            context,
+            &format!("{} has other things to say", path.display()),
             &Hints::new(format!("# edit {}\nfarblk config diff", quote::path(path))),
         );
         return Ok(());
@@ -93,6 +87,13 @@ pub fn keep(
     })?;
     let saved = saved::load(&context.root, Side::Client);
     tell(context, saved.find(Kind::Map, name), name)
+}
+
+/// Warns that a map, which runs, is not kept. The exit code is 8 then.
+pub fn not_kept(context: &Context, why: &str, hints: &Hints) {
+    context.exit.set(exit::PARTIAL);
+    let text = format!("the map runs, but is not kept: {why}");
+    context.output.warn_with(&text, hints);
 }
 
 /// Returns true if the file says what runs.

@@ -81,12 +81,17 @@ fn listens_on(context: &Context, name: &str, addr: SocketAddr) -> bool {
     text.is_some_and(|text| addr::parse_local(&text) == Ok(addr))
 }
 
-fn add(context: &Context, name: Option<&str>, addr: SocketAddr) -> Result<(), Error> {
+fn add(context: &Context, wanted: Option<&str>, addr: SocketAddr) -> Result<(), Error> {
     let configfs = &context.configfs;
     let job = Job::new(format!("cannot listen on {addr}"));
+    // A command that was killed has left a port without an address.
+    let is_new = |name: &String| {
+        let object = configfs.path(&["ports", name]);
+        configfs.attr(&object, "addr").is_none() && !configfs.flag(&object, "enable")
+    };
     let names = configfs.names(&configfs.path(&["ports"]));
-    let existing = match name {
-        Some(name) => names.iter().find(|have| *have == name),
+    let existing = match wanted {
+        Some(name) => names.iter().find(|have| *have == name && !is_new(have)),
         None => names.iter().find(|have| listens_on(context, have, addr)),
     };
     if let Some(name) = existing {
@@ -112,7 +117,7 @@ fn add(context: &Context, name: Option<&str>, addr: SocketAddr) -> Result<(), Er
         }
         return report(context, name, changed);
     }
-    let name = match name {
+    let name = match wanted {
         Some(name) => name.to_owned(),
         None => (1u32..)
             .map(|number| number.to_string())
@@ -122,7 +127,15 @@ fn add(context: &Context, name: Option<&str>, addr: SocketAddr) -> Result<(), Er
     let object = configfs.path(&["ports", &name]);
     identity::settle(context, &job)?;
     let mut made = Made::new(configfs, &context.output);
-    made.mkdir(&object, &job)?;
+    if !names.contains(&name) {
+        match made.mkdir(&object, &job) {
+            // Another command has taken the number since.
+            Err(error) if error.code == Code::Differs && wanted.is_none() => {
+                return add(context, wanted, addr);
+            }
+            result => result?,
+        }
+    }
     configfs.set(&object, "addr", &addr.to_string(), &job)?;
     configfs.set(&object, "enable", "1", &job)?;
     made.keep();

@@ -35,6 +35,8 @@ struct State {
     refusals: Vec<Refusal>,
     /// Attributes that new objects do not have.
     unknown: Vec<String>,
+    /// Objects that another process makes just before the tool does.
+    races: Vec<PathBuf>,
     log: Vec<String>,
     /// The number of directories made so far, and that of the last one.
     inodes: u64,
@@ -87,6 +89,11 @@ impl Fake {
     /// Makes it a module that does not know the attribute.
     pub fn forget(&self, attribute: &str) {
         self.state.borrow_mut().unknown.push(attribute.into());
+    }
+
+    /// Lets another process make an object, by its path below the base, just before the tool does.
+    pub fn race(&self, object: &str) {
+        self.state.borrow_mut().races.push(object.into());
     }
 
     /// The value of an attribute.
@@ -416,6 +423,12 @@ impl Files for Fake {
     fn mkdir(&self, path: &Path) -> io::Result<()> {
         let path = self.relative(path).ok_or_else(|| error(ENOENT))?;
         let mut state = self.state.borrow_mut();
+        if let Some(index) = state.races.iter().position(|other| *other == path) {
+            state.races.remove(index);
+            drop(state);
+            self.mkdir(&self.base.join(&path))?;
+            return Err(error(EEXIST));
+        }
         state.log.push(format!("mkdir {}", path.display()));
         if state.objects.contains_key(&path) {
             return Err(error(EEXIST));

@@ -9,7 +9,7 @@ use super::network::{self, Port};
 use super::probe::{self, Answer};
 use super::{Check, Files};
 use crate::addr::Place;
-use crate::cmd::{Context, discover};
+use crate::cmd::{Context, discover, path};
 use crate::configfs::Job;
 use crate::error::{Code, Error, fill_in};
 use crate::quote;
@@ -45,7 +45,7 @@ pub fn check(context: &Context, files: &Files, ports: &[Port], wanted: &Place) -
         Ok(exports) => {
             checks.push(Check::ok("server", format!("{server} answers")));
             let names: Vec<_> = exports.iter().map(|entry| entry.name.as_str()).collect();
-            checks.push(admission(context, wanted, &names));
+            checks.push(admission(context, wanted, address, &names));
             let gone = |entry: &&discover::Entry| {
                 entry.size_bytes == 0 && wanted.export.as_ref() == Some(&entry.name)
             };
@@ -67,7 +67,7 @@ pub fn check(context: &Context, files: &Files, ports: &[Port], wanted: &Place) -
 }
 
 /// Says whether the server admits this host to the export, or to any.
-fn admission(context: &Context, wanted: &Place, names: &[&str]) -> Check {
+fn admission(context: &Context, wanted: &Place, address: SocketAddr, names: &[&str]) -> Check {
     let server = &wanted.server;
     let host = context.host_name().unwrap_or_else(|| "HOST".into());
     let allow = |export: &str| {
@@ -79,10 +79,20 @@ fn admission(context: &Context, wanted: &Place, names: &[&str]) -> Check {
             Check::ok("admission", format!("{server} admits {host} to {export}"))
         }
         Some(export) => {
-            let why = format!("{server} has no export {export}, or does not admit {host} to it");
+            // A host that has not proved its key is not told of an export that wants it.
+            if let Some(map) = live_map(context, address, export) {
+                let text = format!("{server} admits {host} to {export}: map {map} is live");
+                return Check::ok("admission", text);
+            }
+            let values = [("export", export.as_str()), ("host", host.as_str())];
+            let show = "farblk export show {export}  # has {host} an entry with a key? then map it \
+                with --key-file";
+            let why = format!(
+                "{server} has no export {export}, or does not admit {host} to it without a key"
+            );
             Check::fail("admission", why)
                 .code(Code::Denied)
-                .cure_there(allow(export))
+                .cure_there(allow(export) + "\n" + &fill_in(show, &values))
         }
         None if names.is_empty() => {
             let why = format!("{server} has no export that {host} may use");
@@ -95,6 +105,22 @@ fn admission(context: &Context, wanted: &Place, names: &[&str]) -> Check {
             Check::ok("admission", text)
         }
     }
+}
+
+/// Returns the name of a map of this export that is live.
+fn live_map(context: &Context, address: SocketAddr, export: &str) -> Option<String> {
+    let configfs = &context.configfs;
+    let names = configfs.names(&configfs.path(&["maps"]));
+    names.into_iter().find(|name| {
+        let object = configfs.path(&["maps", name]);
+        let is = |attribute: &str, value: &str| {
+            configfs.attr(&object, attribute).as_deref() == Some(value)
+        };
+        let paths = path::read_all(context, &object);
+        is("export", export)
+            && is("state", "live")
+            && paths.iter().any(|path| path.leads_to(address))
+    })
 }
 
 /// Checks whether packets of the full size arrive.

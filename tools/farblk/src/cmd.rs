@@ -65,6 +65,18 @@ impl Context {
         self.configfs.attr(&self.configfs.path(&[]), "host_name")
     }
 
+    /// The job, with the variables for hints about this host as a client.
+    pub fn as_client(&self, job: Job) -> Job {
+        let root = self.configfs.path(&[]);
+        let names = [("client", "host_name"), ("host_id", "host_id")];
+        names.into_iter().fold(job, |job, (key, name)| {
+            match self.configfs.attr(&root, name) {
+                Some(value) => job.variable(key, value),
+                None => job,
+            }
+        })
+    }
+
     /// Takes the lock of the commands that make or remove exports, or write the files in
     /// /etc/farblk. A dry run needs none.
     pub fn lock(&self, job: &Job) -> Result<Option<Lock>, Error> {
@@ -130,8 +142,11 @@ pub struct Trouble {
 
 impl Trouble {
     /// `last`, with the hints of `job`.
-    fn new(last: LastError, job: &Job) -> Self {
-        let code = Code::from_words(&last.errno, &last.text, Peer::Server);
+    fn new(context: &Context, last: LastError, job: &Job) -> Self {
+        let code = match Code::from_words(&last.errno, &last.text, Peer::Server) {
+            Code::Unreachable if context.configfs.has_no_rdma_device() => Code::NoDevice,
+            code => code,
+        };
         Self::with_code(last, code, job)
     }
 

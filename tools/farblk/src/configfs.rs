@@ -3,6 +3,8 @@
 //!
 //! In a dry run the changes are written down as shell commands instead of being made; what exists
 //! is still read.
+//!
+//! Long: each way to read or to change an object stands beside the errors that it can give.
 
 use std::cell::RefCell;
 use std::fs;
@@ -108,6 +110,9 @@ impl Files for Kernel {
         fs::metadata(path).map(|metadata| metadata.ino()).ok()
     }
 }
+
+/// Why a host without an RDMA device reaches nobody.
+pub const NO_RDMA_DEVICE: &str = "this host has no RDMA device";
 
 /// The purpose of a change. It names the command in errors, and tells how to interpret an errno.
 #[derive(Clone)]
@@ -438,6 +443,12 @@ impl Configfs {
         self.script.is_some()
     }
 
+    /// Returns true if this host has no RDMA device.
+    pub fn has_no_rdma_device(&self) -> bool {
+        let devices = fs::read_dir(self.root.join("sys/class/infiniband"));
+        devices.is_ok_and(|mut devices| devices.next().is_none())
+    }
+
     fn missing(&self, path: &Path, job: &Job) -> Error {
         let parent = path.parent().unwrap_or(path);
         match self.require() {
@@ -470,6 +481,10 @@ impl Configfs {
             .filter(|last| last.errno == errno_name(errno) && !last.text.is_empty());
         let text = said.as_ref().map_or("", |last| &last.text);
         let code = Code::from_words(errno_name(errno), text, peer);
+        // The kernel finds no way to the server then, and takes it for one that does not answer.
+        if code == Code::Unreachable && self.has_no_rdma_device() {
+            return job.error(Code::NoDevice, NO_RDMA_DEVICE);
+        }
         let why = match said {
             Some(last) => last.text,
             None if name == "enable" => format!("{} ({})", code.entry().meaning, words(e)),

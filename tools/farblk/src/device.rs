@@ -230,6 +230,13 @@ impl Devices {
         self.attr(name, "ro").is_some_and(|text| text == "1")
     }
 
+    /// Returns true if the device `name` ("sda1"), or the disk that it is a part of, has zones.
+    pub fn is_zoned(&self, name: &str) -> bool {
+        let models = ["queue/zoned", "../queue/zoned"].map(|file| self.attr(name, file));
+        let model = models.into_iter().flatten().next();
+        model.is_some_and(|model| model != "none")
+    }
+
     /// The size of the device `name` in bytes.
     pub fn size(&self, name: &str) -> Option<u64> {
         let sectors: u64 = self.attr(name, "size")?.parse().ok()?;

@@ -88,12 +88,15 @@ table! {
     NotBlockDevice "F0112" USAGE       "the path is not a block device" "lsblk\n# a file is exported with --file";
     WriteProtected "F0113" DENIED      "the device is write-protected" "# export it with --read-only";
     Resolve        "F0201" UNREACHABLE "the host name cannot be resolved" "getent hosts {host}  # or give an IP address";
-    Unreachable    "F0202" UNREACHABLE "no route, or the host is unreachable over RDMA" "ip route get {host}\nrdma link  # does the interface of that route have an RDMA device?";
+    Unreachable    "F0202" UNREACHABLE "no route, or the host is unreachable over RDMA" "ip route get {address}\nrdma link  # does the interface of that route have an RDMA device?";
     Refused        "F0203" UNREACHABLE "nobody listens there" "farblk port list  # on the server: is the farblk module loaded there? is the port right?";
-    Denied         "F0204" DENIED      "the server does not admit this host" "farblk export allow {export} {client}  # on the server";
+    Denied         "F0204" DENIED      "the server does not admit this host" "\
+        farblk export allow {export} {client}  # on the server, if it has no entry of this host\n\
+        farblk export allow {export} {client} --host-id {host_id}  # or, on the server, if the entry \
+        demands another host_id";
     TimedOut       "F0205" UNREACHABLE "no answer in time" "# is the server up? does a firewall drop RoCE (UDP port 4791)?";
     NoExport       "F0206" NOT_FOUND   "the server has no such export" "farblk discover {server}";
-    ReadOnly       "F0207" DENIED      "the server gives read access only" "# map it with --ro\nfarblk export allow {export} {client}  # or, on the server: let this host write";
+    ReadOnly       "F0207" DENIED      "the server gives read access only" "# map it with --ro\nfarblk export allow {export} {client}:rw  # or, on the server: let this host write, unless the export itself is read-only";
     Version        "F0208" MISSING     "the two hosts speak no common protocol version" "# load the same farblk release on both hosts";
     Taken          "F0209" BUSY        "the export is in use by another host" "farblk export show {export}  # on the server: which host has it? then unmap it on that host";
     ExportDown     "F0210" UNREACHABLE "the export is disabled on the server" "farblk export list  # on the server";
@@ -106,11 +109,15 @@ table! {
     Away           "F0217" BUSY        "the server keeps the export for a host that lost its connection" "# that host may return until its lease runs out: try again with --wait\nfarblk export deny {export} {holder} --force  # or, on the server: data that {holder} has not written yet is lost";
     Superseded     "F0218" UNREACHABLE "a newer connection replaced this one" "# the kernel tries again; if this repeats, two hosts may have one host_id:\ncat /sys/kernel/config/farblk/host_id";
     NoKey          "F0219" DENIED      "the server wants a key" "\
-        farblk export show {export}  # on the server: the id of the key that it has for {client}\n\
+        farblk export show {export}  # on the server: has {client} an entry, and which key has it?\n\
+        farblk export allow {export} {client}  # on the server, if it has no entry of this host\n\
+        farblk export key {export} {client} --key-file FILE  # on the server, if it shall have another key\n\
         farblk rekey {map} --key-file FILE  # on this host, with a copy of that key";
     KeyRefused     "F0220" DENIED      "the server does not admit this host, or the key is wrong" "\
         farblk export show {export}  # on the server: has {client} an entry, and which key has it?\n\
         farblk key id FILE  # on this host: is it the same key?\n\
+        farblk export allow {export} {client}  # on the server, if it has no entry of this host\n\
+        farblk export key {export} {client} --key-file FILE  # on the server, if it shall have another key\n\
         farblk rekey {map} --key-file FILE  # on this host: gives the map another key";
     KeyUnproven    "F0221" DENIED      "the server did not prove that it has the key" "\
         farblk export show {export}  # on the server: has its entry of {client} the key of this map?\n\
@@ -525,8 +532,9 @@ mod tests {
     fn hints_are_filled_in() {
         let variables = [("export", "vol1".into()), ("host", "x".into())];
         let error = Error::new(Code::Denied, "cannot map", "no").variables(&variables);
-        let hint = "farblk export allow vol1 CLIENT  # on the server";
-        assert_eq!(error.hints().lines(), [hint]);
+        let hint =
+            "farblk export allow vol1 CLIENT  # on the server, if it has no entry of this host";
+        assert_eq!(error.hints().lines()[0], hint);
         let map = [("map", "a {map};b".into())];
         let error = Error::new(Code::NoDeviceNode, "cannot map", "no").variables(&map);
         assert!(error.hints().lines()[1].starts_with("farblk unmap 'a {map};b'  #"));

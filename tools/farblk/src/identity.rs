@@ -141,7 +141,31 @@ pub fn settle(context: &Context, job: &Job) -> Result<(), Error> {
             }
         }
     };
+    if let Some(own) = unusable_name(context) {
+        context.output.warn_with(&no_name(&own), &name_cure());
+    }
     configfs.set(&configfs.path(&[]), "host_id", &id, job)
+}
+
+/// Returns the name of this node if the module cannot use it as the name of the host.
+pub fn unusable_name(context: &Context) -> Option<String> {
+    let own = fs::read_to_string(context.root.join("proc/sys/kernel/hostname")).ok()?;
+    let own = own.trim();
+    let is_taken = context.host_name().as_deref() != Some("localhost");
+    (!is_taken && name::parse(own).is_err()).then(|| own.to_owned())
+}
+
+/// Says by which name servers know this host instead.
+pub fn no_name(own: &str) -> String {
+    format!(
+        "servers know this host as localhost: its name {own} is not a name of 1 to 63 letters, \
+         digits and . _ : -"
+    )
+}
+
+/// What gives the host another name.
+pub fn name_cure() -> Hints {
+    Hints::new("echo NAME > /sys/kernel/config/farblk/host_name".into())
 }
 
 /// Makes the file with the `host_id` that the module has, if there is no file.

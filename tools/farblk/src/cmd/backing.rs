@@ -74,6 +74,18 @@ impl Backing {
             return Err(job.error(Code::NotBlockDevice, why));
         };
         let name = context.devices.name(&number);
+        if name
+            .as_ref()
+            .is_some_and(|name| context.devices.is_zoned(name))
+        {
+            let why = format!(
+                "{} is a zoned disk, and these cannot be exported",
+                whole.display()
+            );
+            return Err(job
+                .error(Code::BadValue, why)
+                .hint("# --file exports a file on a file system of it"));
+        }
         if !read_only && name.is_some_and(|name| context.devices.is_read_only(&name)) {
             let why = format!("{} is write-protected", whole.display());
             return Err(job.error(Code::WriteProtected, why));

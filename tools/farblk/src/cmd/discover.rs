@@ -177,6 +177,7 @@ pub fn run(context: &Context, arguments: &Discover) -> Result<(), Error> {
         .variable("server", &server)
         .variable("host", &arguments.server.host);
     let address = arguments.server.resolve(&job.what)?;
+    let job = job.variable("address", address.ip().to_string());
     let exports = ask(context, address, arguments.source, &job)?;
     if configfs.is_dry_run() {
         return Ok(());

@@ -36,6 +36,7 @@ const FAILURES: u8 = 11;
 pub const CHECKS: &[(&str, &str)] = &[
     ("module", host::EXPLAIN_MODULE),
     ("version", host::EXPLAIN_VERSION),
+    ("name", host::EXPLAIN_NAME),
     ("fstab", host::EXPLAIN_FSTAB),
     ("key", keys::EXPLAIN),
     ("rdma", network::EXPLAIN_RDMA),
@@ -220,6 +221,7 @@ pub fn run(context: &Context, arguments: &cli::Doctor) -> Result<(), Error> {
     let files = Files(&context.root);
     let mut checks = vec![host::module(context)];
     checks.extend(host::version(context));
+    checks.extend(host::name(context));
     let ports = network::ports(&files);
     checks.extend(network::check(&files, &ports));
     checks.extend(firewall::check(&files, &ports));

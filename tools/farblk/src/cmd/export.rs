@@ -332,13 +332,33 @@ fn report(context: &Context, name: &str, changed: bool) -> Result<(), Error> {
         export: &export,
     };
     context.output.result(&text, &document)?;
-    if !export.allow_any_host && export.hosts.is_empty() {
+    if export.protection.as_deref() == Some("seal") {
+        hint_keys(context, &export);
+    } else if !export.allow_any_host && export.hosts.is_empty() {
         context.output.hint(fill_in(
             "farblk export allow {name} HOST  # no host may use it yet",
             &[("name", name)],
         ));
     }
     Ok(())
+}
+
+/// Says which hosts cannot map a sealed export, as they have no key.
+fn hint_keys(context: &Context, export: &Export) {
+    let name = export.name.as_str();
+    if export.hosts.is_empty() {
+        context.output.hint(fill_in(
+            "farblk export allow {name} HOST --key-file FILE  # no host can map it yet: a sealed \
+             export needs a key of each",
+            &[("name", name)],
+        ));
+    }
+    for host in export.hosts.iter().filter(|host| !host.has_key()) {
+        context.output.hint(fill_in(
+            "farblk export key {name} {host} --key-file FILE  # a sealed export needs keys",
+            &[("name", name), ("host", &host.name)],
+        ));
+    }
 }
 
 fn list(context: &Context) -> Result<(), Error> {

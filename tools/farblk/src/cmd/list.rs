@@ -114,7 +114,7 @@ impl Map {
         match self.state.as_deref() {
             Some("stale") => Trouble::with_code(last, Code::Stale, &job),
             Some("evicted") => {
-                let mut trouble = Trouble::new(last, &job);
+                let mut trouble = Trouble::new(context, last, &job);
                 if trouble.code != Code::Evicted.entry().name {
                     trouble.hints = trouble.hints.clone().and(&[fill_in(
                         "farblk remap {name}  # then, on this host",
@@ -124,7 +124,7 @@ impl Map {
                 trouble
             }
             Some("failed") => {
-                let mut trouble = Trouble::new(last, &job);
+                let mut trouble = Trouble::new(context, last, &job);
                 let waited = self.no_path_timeout_ms.map(size::human_patience);
                 let first = format!(
                     "# no path for {} (no_path_timeout): I/O fails until one is back",
@@ -133,7 +133,7 @@ impl Map {
                 trouble.hints = Hints::new(first).and(trouble.hints.lines());
                 trouble
             }
-            _ => Trouble::new(last, &job),
+            _ => Trouble::new(context, last, &job),
         }
     }
 

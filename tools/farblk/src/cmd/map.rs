@@ -72,9 +72,7 @@ pub fn map(context: &Context, arguments: &cli::Map) -> Result<(), Error> {
         .variable("server", target.server.to_string())
         .variable("host", &target.server.host)
         .variable("export", &target.export);
-    if let Some(client) = context.host_name() {
-        job = job.variable("client", client);
-    }
+    job = context.as_client(job);
     let start = Instant::now();
     let source = arguments.key_file.as_deref().map(Source::of);
     let secret = source.as_ref().map(|source| key::read(source, &job));
@@ -86,6 +84,9 @@ pub fn map(context: &Context, arguments: &cli::Map) -> Result<(), Error> {
         _ => None,
     };
     let paths = paths(context, arguments, &job)?;
+    if let [path] = paths.as_slice() {
+        job = job.variable("address", path.addr.ip().to_string());
+    }
     let settings = settings(arguments);
     let object = configfs.path(&["maps", name]);
     // A map that is half made is not being made by another command then.
@@ -155,6 +156,8 @@ fn key_hint(context: &Context, target: &Target) -> String {
     fill_in(
         "farblk export show {export}  # on the server: has {client} an entry, and which key has it?\n\
          farblk key id FILE  # on this host: is it the same key?\n\
+         farblk export allow {export} {client}  # on the server, if it has no entry of this host\n\
+         farblk export key {export} {client} --key-file FILE  # on the server, if it shall have another key\n\
          farblk map {target} --key-file FILE  # with a copy of that key",
         &values,
     )

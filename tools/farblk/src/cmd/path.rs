@@ -64,7 +64,7 @@ impl Path {
             reconnects: configfs.number(&object, "reconnects"),
             next_try_ms: configfs.number(&object, "next_try_ms"),
             last_error: last_error
-                .map(|last| Trouble::new(last, &job_of(context, map, addr.as_deref()))),
+                .map(|last| Trouble::new(context, last, &job_of(context, map, addr.as_deref()))),
             addr,
         }
     }
@@ -231,19 +231,14 @@ pub fn enable(context: &Context, map: &path::Path, path: &Path, job: &Job) -> Re
 /// Makes a job with the variables for hints about a map, or about its path to `addr`.
 pub fn job_of(context: &Context, map: &path::Path, addr: Option<&str>) -> Job {
     let name = map.file_name().unwrap_or_default().to_string_lossy();
-    let mut job = Job::new("").connect().variable("map", name);
-    let values = [
-        ("export", context.configfs.attr(map, "export")),
-        ("client", context.host_name()),
-    ];
-    for (key, value) in values {
-        if let Some(value) = value {
-            job = job.variable(key, value);
-        }
+    let mut job = context.as_client(Job::new("").connect().variable("map", name));
+    if let Some(export) = context.configfs.attr(map, "export") {
+        job = job.variable("export", export);
     }
     match addr.and_then(|addr| Endpoint::parse(addr).ok()) {
         Some(server) => job
             .variable("server", server.to_string())
+            .variable("address", &server.host)
             .variable("host", server.host),
         None => job,
     }

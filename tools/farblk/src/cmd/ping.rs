@@ -131,6 +131,7 @@ fn ping_server(
                 farblk list  # shows the maps, if one was meant";
     let hint = || fill_in(hint, &[("host", &server.host)]);
     let addr = server.resolve(&job.what).map_err(|e| e.hint(hint()))?;
+    let job = job.variable("address", addr.ip().to_string());
     let interrupt = Interrupt::take().map_err(|e| job.error(Code::Io, e.to_string()))?;
     let mut made = Made::new(configfs, &context.output);
     let object = discover::make_own(context, &mut made, &job)?;

@@ -146,26 +146,29 @@ fn job_of(context: &Context, object: &Object, what: &str) -> Job {
     match object.kind {
         Kind::Port => job,
         Kind::Export if object.values.contains_key("ram") => job,
-        Kind::Export => {
-            let device = [object.value("device"), object.value("file")].concat();
-            job.open().variable("device", device)
-        }
+        // The loop device of a file is known when it is made.
+        Kind::Export => match object.values.get("device") {
+            Some(device) => job.open().variable("device", device),
+            None => job.open(),
+        },
         Kind::Map => {
             let mut job = job
                 .connect()
                 .variable("map", &object.name)
                 .variable("export", object.value("export"));
-            if let Some(client) = context.host_name() {
-                job = job.variable("client", client);
-            }
+            job = context.as_client(job);
             let addr = object
                 .members
                 .first()
                 .and_then(|path| path.values.get("addr"));
             match addr.and_then(|addr| Endpoint::parse(addr).ok()) {
-                Some(server) => job
-                    .variable("server", server.to_string())
-                    .variable("host", server.host),
+                Some(server) => {
+                    if let Some(address) = server.numeric() {
+                        job = job.variable("address", address.ip().to_string());
+                    }
+                    job.variable("server", server.to_string())
+                        .variable("host", server.host)
+                }
                 None => job,
             }
         }
@@ -188,33 +191,37 @@ fn make(
     // What can fail without a change comes first.
     let resolved = resolve(context, object, job)?;
     let object = &resolved;
+    let mut job = job.clone();
     let backing = match object.kind {
-        Kind::Export => Some(find_backing(context, object, job)?),
+        Kind::Export => Some(find_backing(context, object, &job)?),
         _ => None,
     };
     if !exists {
-        made.mkdir(path, job)?;
+        made.mkdir(path, &job)?;
     }
     if let Some(backing) = &backing {
-        set(context, path, "kind", backing.kind(), job)?;
+        set(context, path, "kind", backing.kind(), &job)?;
     }
     let keys = object.kind.keys();
-    set_values(context, path, keys, &object.values, secrets, exists, job)?;
+    set_values(context, path, keys, &object.values, secrets, exists, &job)?;
     if let (Kind::Map, None, true) = (object.kind, object.values.get("export"), exists) {
-        set(context, path, "export", &object.name, job)?;
+        set(context, path, "export", &object.name, &job)?;
     }
     if let Some(group) = object.kind.group() {
-        remove_others(context, group, &object.members, path, job)?;
+        remove_others(context, group, &object.members, path, &job)?;
         for member in &object.members {
-            put_member(context, group, member, secrets, path, &mut made, job)?;
+            put_member(context, group, member, secrets, path, &mut made, &job)?;
         }
     }
     if let Some(backing) = &backing {
         let read_only = object.value("read_only") == "1";
-        match backing.provide(context, read_only, path, &mut undo, job)? {
-            Some(device) => set(context, path, "device_path", &device, job)?,
+        match backing.provide(context, read_only, path, &mut undo, &job)? {
+            Some(device) => {
+                set(context, path, "device_path", &device, &job)?;
+                job = job.variable("device", device);
+            }
             None if backing.kind() == "ram" => {
-                set(context, path, "size", object.value("ram"), job)?;
+                set(context, path, "size", object.value("ram"), &job)?;
             }
             // A dry run: the shell knows the loop device.
             None => {
@@ -224,9 +231,9 @@ fn make(
         }
     }
     if object.is_enabled() && object.kind == Kind::Export {
-        registration::enable(context, path, job)?;
+        registration::enable(context, path, &job)?;
     } else if object.is_enabled() {
-        configfs.set(path, "enable", "1", job)?;
+        configfs.set(path, "enable", "1", &job)?;
     }
     made.keep();
     undo.keep();

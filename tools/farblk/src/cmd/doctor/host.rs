@@ -4,6 +4,7 @@
 use super::{Check, Files};
 use crate::cmd::Context;
 use crate::error::Code;
+use crate::identity;
 use crate::quote;
 
 /// What `farblk explain module` tells.
@@ -18,6 +19,11 @@ The tool and the loaded module should come from one release, and the two hosts m
 version of the protocol. After an upgrade the old module stays loaded until it is removed, which \
 needs that no map, export or port is left. The module parameter protocol_version limits the \
 versions that a client offers.";
+/// What `farblk explain name` tells.
+pub const EXPLAIN_NAME: &str = "\
+Exports admit a host by its host_name, which is that of the node if it has 1 to 63 letters, digits \
+and . _ : - and does not start with a dot. A node with another name is localhost, as all such nodes \
+are: give it a name of its own, and `farblk config save` keeps that.";
 /// What `farblk explain fstab` tells.
 pub const EXPLAIN_FSTAB: &str = "\
 A file system on a farblk disk needs the network. Without the option _netdev in /etc/fstab, systemd \
@@ -73,6 +79,13 @@ pub fn version(context: &Context) -> Option<Check> {
         )
         .cure(RELOAD.to_owned() + "  # after all maps, exports and ports are removed"),
     })
+}
+
+/// Warns if servers know this host by a name that is not its own.
+pub fn name(context: &Context) -> Option<Check> {
+    let own = identity::unusable_name(context)?;
+    let cure = identity::name_cure().lines().join("\n");
+    Some(Check::warn("name", identity::no_name(&own)).cure(cure))
 }
 
 /// Loads the installed module instead of the one that is loaded.

@@ -4,6 +4,7 @@
 use std::net::{IpAddr, Ipv6Addr};
 
 use super::{Check, Files};
+use crate::configfs::NO_RDMA_DEVICE;
 use crate::error::Code;
 use crate::quote;
 
@@ -146,7 +147,7 @@ pub fn check(files: &Files, ports: &[Port]) -> Vec<Check> {
             "rdma link add rxe0 type rxe netdev {}  # the software device; or load the driver of the adapter",
             quote::word(netdev)
         );
-        let check = Check::fail("rdma", "this host has no RDMA device");
+        let check = Check::fail("rdma", NO_RDMA_DEVICE);
         return vec![check.code(Code::NoDevice).cure(cure)];
     }
     let any_active = ports.iter().any(Port::is_active);

@@ -36,6 +36,7 @@ pub fn check(context: &Context, files: &Files, ports: &[Port], wanted: &Place) -
         Ok(address) => address,
         Err(error) => return vec![Check::error("server", &error)],
     };
+    let job = job.variable("address", address.ip().to_string());
     if context.configfs.require().is_err() || !ports.iter().any(Port::is_active) {
         let why = format!("{server} was not asked: this host is not ready");
         return vec![Check::info("server", why)];

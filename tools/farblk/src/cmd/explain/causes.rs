@@ -265,7 +265,7 @@ const WORDS: &[(&str, &[&str])] = &[
     ("F0206", &["no export of that name", "no such export"]),
     ("F0208", &["no protocol version in common"]),
     ("F0211", &["is no farblk server"]),
-    ("F0213", &["the rdma device was removed"]),
+    ("F0213", &["the rdma device was removed", "no rdma device"]),
     ("F0217", &["away for"]),
     ("F0219", &["protection=seal needs a key"]),
     ("F0220", &["the key is wrong"]),
@@ -280,6 +280,10 @@ const EXAMPLES: &[(&str, &str)] = &[
     (
         "version",
         "warn  version  the tool is 0.2.0, the module that is loaded 0.1.0\n        fix: modprobe -r farblk && modprobe farblk",
+    ),
+    (
+        "name",
+        "echo node-b > /sys/kernel/config/farblk/host_name\nfarblk config save",
     ),
     (
         "fstab",

@@ -178,11 +178,18 @@ pub fn run(context: &Context, arguments: &Create) -> Result<(), Error> {
     // work.
     let _lock = context.lock(&job)?;
     let backing = Backing::find(context, arguments, &job)?;
-    if let Backing::Device { path, .. } = &backing {
-        job = job.variable("device", path);
-    }
     let object = configfs.path(&["exports", name]);
     let exists = configfs.exists(&object);
+    let device = match &backing {
+        Backing::Ram(_) => None,
+        Backing::Device { path, .. } => Some(path.clone()),
+        Backing::File { .. } => configfs
+            .attr(&object, "device_path")
+            .filter(|path| path.starts_with("/dev/loop")),
+    };
+    if let Some(device) = device {
+        job = job.variable("device", device);
+    }
     let key = secret.as_ref();
     if exists && !is_half_made(context, arguments, key, &backing, &object) {
         return create_existing(context, arguments, key, &backing, &object, &job);
@@ -223,6 +230,9 @@ pub fn run(context: &Context, arguments: &Create) -> Result<(), Error> {
         configfs.set(&host, "access", allowed.access(), &job)?;
     }
     let device = backing.provide(context, read_only, &object, &mut undo, &job)?;
+    if let Some(device) = &device {
+        job = job.variable("device", device);
+    }
     match (source, device) {
         (Some(("device_path", _)), Some(device)) => {
             configfs.set(&object, "device_path", &device, &job)?;
@@ -239,13 +249,6 @@ pub fn run(context: &Context, arguments: &Create) -> Result<(), Error> {
     report(context, name, true)?;
     for allowed in &arguments.allow {
         keys::warn_of_any_host(context, name, &allowed.host);
-        if arguments.protection == Some(Protection::Seal) && secret.is_none() {
-            let values = [("name", name), ("host", &allowed.host)];
-            context.output.hint(fill_in(
-                "farblk export key {name} {host} --key-file FILE  # a sealed export needs keys",
-                &values,
-            ));
-        }
     }
     Ok(())
 }

@@ -163,3 +163,161 @@ fn doctor_knows_of_a_map_of_the_export() {
     host.kernel.put("maps/m", "state", "failed");
     assert!(host.ok("doctor 127.0.0.1/vol1").contains("export allow"));
 }
+
+#[test]
+fn a_host_without_an_rdma_device_says_so() {
+    let host = Host::new("no-rdma");
+    fs::create_dir_all(host.root.join("sys/class/infiniband")).expect("a folder");
+    let refuse = |attribute: &str| {
+        let words = "EHOSTUNREACH no host answers at 10.9.0.1";
+        host.kernel.refuse(attribute, "1", 113, words, 1);
+    };
+    let name = format!("tool-{}/enable", std::process::id());
+    for (line, attribute) in [
+        ("map 10.9.0.1/e", "maps/e/enable"),
+        ("discover 10.9.0.1", name.as_str()),
+        ("ping 10.9.0.1", name.as_str()),
+    ] {
+        refuse(attribute);
+        let error = host.run(line).expect_err(line);
+        assert_eq!((error.code, error.exit()), (Code::NoDevice, 7), "{line}");
+        assert!(
+            error.why.contains("this host has no RDMA device"),
+            "{error}"
+        );
+    }
+    // With one, it is as the kernel says.
+    put(
+        &host,
+        "sys/class/infiniband/rxe0/ports/1/state",
+        "4: ACTIVE",
+    );
+    refuse("maps/e/enable");
+    let error = host.run("map 10.9.0.1/e").expect_err("no answer");
+    assert_eq!(error.why, "no host answers at 10.9.0.1");
+}
+
+#[test]
+fn a_host_whose_name_cannot_be_used_is_told_of() {
+    let host = Host::new("localhost");
+    let long = "a".repeat(64);
+    put(&host, "proc/sys/kernel/hostname", &format!("{long}\n"));
+    host.kernel.put("", "host_name", "localhost");
+    host.kernel.put("", "host_id_source", "random");
+    host.machine_id("0123456789abcdef0123456789abcdef");
+    host.ok("map 10.9.0.1/e");
+    let said = host.err.take();
+    let why = format!("servers know this host as localhost: its name {long} is not a name");
+    assert!(said.contains(&why), "{said}");
+    let cure = "> /sys/kernel/config/farblk/host_name";
+    assert!(said.contains(cure), "{said}");
+    assert!(host.ok("doctor").contains("warn  name"));
+    host.kernel.put("", "host_name", "node-b");
+    assert!(!host.ok("doctor").contains("  name "));
+}
+
+#[test]
+fn what_wants_a_key_may_want_an_entry() {
+    let host = Host::new("wants-key");
+    for (errno, words) in [
+        (126, "ENOKEY the server wants a key"),
+        (129, "EKEYREJECTED not admitted, or the key is wrong"),
+    ] {
+        host.kernel.refuse("maps/e/enable", "1", errno, words, 1);
+        let error = host.run("map 10.9.0.1/e").expect_err(words);
+        let hints = hint(&error);
+        for line in [
+            "farblk export allow e node-b  # on the server, if it has no entry of this host",
+            "farblk export key e node-b --key-file FILE  # on the server, ",
+            "farblk map 10.9.0.1/e --key-file FILE  # ",
+        ] {
+            assert!(hints.contains(line), "{words}: {hints}");
+        }
+    }
+    host.ok("map 10.9.0.1/e --name m");
+    host.kernel.put("maps/m", "state", "reconnecting");
+    let wants = "ENOKEY the server wants a key";
+    host.kernel.put("maps/m", "last_error", wants);
+    let list = host.ok("list");
+    assert!(
+        list.contains("farblk export allow e node-b  # on "),
+        "{list}"
+    );
+    assert!(
+        list.contains("farblk export key e node-b --key-file FILE"),
+        "{list}"
+    );
+}
+
+#[test]
+fn the_way_out_of_a_sealed_export_is_a_key() {
+    let host = Host::new("sealed");
+    let said = |line: &str| {
+        host.err.take();
+        host.system.disk("sdb");
+        host.ok(line);
+        host.err.take()
+    };
+    let create = "export create e --device /dev/sdb --protection seal";
+    let allow = "farblk export allow e HOST --key-file FILE  # ";
+    let text = said(create);
+    assert!(text.contains(allow), "{text}");
+    let text = said("export allow e b");
+    assert!(
+        text.contains("farblk export key e b --key-file FILE  # "),
+        "{text}"
+    );
+    host.ok("export rm e");
+    // A host without an entry has no key.
+    let text = said(&format!("{create} --allow-any-host"));
+    assert!(text.contains(allow), "{text}");
+}
+
+#[test]
+fn a_zoned_disk_is_not_exported() {
+    let host = Host::new("zoned");
+    host.system.disk("sdb");
+    host.system.attr("sdb", "queue/zoned", "host-managed");
+    let error = host
+        .run("export create e --device /dev/sdb")
+        .expect_err("zoned");
+    assert_eq!((error.code, error.exit()), (Code::BadValue, 2));
+    assert_eq!(
+        error.why,
+        "/dev/sdb is a zoned disk, and these cannot be exported"
+    );
+    assert!(!hint(&error).contains("release"), "{}", hint(&error));
+    host.system.attr("sdb", "queue/zoned", "none");
+    host.ok("export create e --device /dev/sdb");
+}
+
+#[test]
+fn hints_can_be_run() {
+    let host = Host::new("commands");
+    // `ip route get` takes no name.
+    let words = "EHOSTUNREACH no host answers at 127.0.0.1";
+    host.kernel.refuse("maps/e/enable", "1", 113, words, 1);
+    let error = host.run("map localhost/e").expect_err("no answer");
+    let hints = hint(&error);
+    assert!(
+        hints.starts_with("ip route get 127.0.0.1\n") || hints.starts_with("ip route get ::1\n"),
+        "{hints}"
+    );
+    // What has a file is a loop device.
+    put(&host, "srv/disk", &"x".repeat(4096));
+    host.kernel.refuse("exports/f/enable", "1", 16, "", 1);
+    let line = format!("export create f --file {}/srv/disk", host.root.display());
+    let error = host.run(&line).expect_err("in use");
+    assert!(
+        hint(&error).starts_with("lsblk /dev/loop0  #"),
+        "{}",
+        hint(&error)
+    );
+    // A host may have an entry that demands another identity.
+    let denied = "EACCES the export does not admit this host";
+    host.kernel.refuse("maps/e/enable", "1", 13, denied, 1);
+    let error = host.run("map 10.9.0.1/e").expect_err("denied");
+    let id = host.kernel.get("", "host_id").expect("an id");
+    let own = format!("farblk export allow e node-b --host-id {id}  # or, ");
+    assert!(hint(&error).contains(&own), "{}", hint(&error));
+}

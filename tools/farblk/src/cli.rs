@@ -10,6 +10,7 @@ use std::time::Duration;
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum, ValueHint};
 
 use crate::addr::{self, Endpoint, PathSpec, Place, Target};
+use crate::usage::Invalid;
 use crate::{name, size};
 
 /// Controls farblk, a remote block device over RDMA.
@@ -442,6 +443,11 @@ const ACCESS_WORDS: [&str; 11] = [
     "none",
 ];
 
+/// Returns true for a word such as "rx" or "rwx", with which other tools name an access.
+fn is_mode(word: &str) -> bool {
+    (1..=3).contains(&word.len()) && word.chars().all(|c| "rwox".contains(c))
+}
+
 impl Allowed {
     /// The access as configfs has it.
     pub fn access(&self) -> &'static str {
@@ -451,21 +457,30 @@ impl Allowed {
         }
     }
 
-    fn parse(text: &str) -> Result<Self, String> {
+    fn parse(text: &str) -> Result<Self, Invalid> {
         let (host, word) = text.rsplit_once(':').unwrap_or((text, ""));
         let mut access = word.to_ascii_lowercase();
         access.retain(|c| !"._-".contains(c));
         let (host, read_only) = match access.as_str() {
             "ro" => (host, Some(true)),
             "rw" => (host, Some(false)),
-            access if ACCESS_WORDS.contains(&access) => {
+            access if ACCESS_WORDS.contains(&access) || is_mode(access) => {
                 return Err(format!(
                     "{word:?} is not an access: write {host}:ro or --ro for reading only, {host} for \
                      reading and writing"
-                ));
+                )
+                .into());
             }
             _ => (text, None),
         };
+        for address in [text, host] {
+            if address.parse::<IpAddr>().is_ok() {
+                return Err(Invalid::new(
+                    format!("{address} is an address: a host is admitted by its host_name"),
+                    "cat /sys/kernel/config/farblk/host_name  # on that host",
+                ));
+            }
+        }
         Ok(Self {
             host: name::parse_new(host)?,
             read_only,
@@ -824,6 +839,6 @@ mod tests {
         for bad in [":ro", "b:r", "b:Read", "b:read-only", "b:READ_WRITE"] {
             assert!(allowed(bad).is_err(), "{bad}");
         }
-        assert!(allowed("b:read").unwrap_err().contains("--ro "));
+        assert!(allowed("b:read").unwrap_err().to_string().contains("--ro "));
     }
 }

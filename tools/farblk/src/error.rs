@@ -94,7 +94,7 @@ table! {
         farblk export allow {export} {client}  # on the server, if it has no entry of this host\n\
         farblk export allow {export} {client} --host-id {host_id}  # or, on the server, if the entry \
         demands another host_id";
-    TimedOut       "F0205" UNREACHABLE "no answer in time" "# is the server up? does a firewall drop RoCE (UDP port 4791)?";
+    TimedOut       "F0205" UNREACHABLE "no answer in time" "farblk doctor {server}  # is it up? does a firewall drop RoCE (UDP port 4791), or a switch large packets?";
     NoExport       "F0206" NOT_FOUND   "the server has no such export" "farblk discover {server}";
     ReadOnly       "F0207" DENIED      "the server gives read access only" "# map it with --ro\nfarblk export allow {export} {client}:rw  # or, on the server: let this host write, unless the export itself is read-only";
     Version        "F0208" MISSING     "the two hosts speak no common protocol version" "# load the same farblk release on both hosts";

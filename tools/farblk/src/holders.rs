@@ -59,6 +59,9 @@ impl Holder {
     /// Returns the command that ends this use of the disk.
     pub fn remedy(&self) -> String {
         match self {
+            Holder::Mount { path, .. } if path == "/" => {
+                "# this host runs from it: the root file system cannot be unmounted".into()
+            }
             Holder::Mount { path, .. } => format!("umount {}", quote::word(path)),
             Holder::Swap { path } => format!("swapoff {}", quote::word(path)),
             Holder::Device { name } => format!(

@@ -70,6 +70,12 @@ fn text_for(root: &Path, id: &str) -> String {
     }
 }
 
+/// Returns true if this user may not look at the file: it may be as it should.
+fn is_hidden(file: &Path) -> bool {
+    let opened = fs::File::open(file);
+    opened.is_err_and(|e| e.kind() == io::ErrorKind::PermissionDenied)
+}
+
 /// Finds what is wrong with the file, without the module.
 pub fn problem(root: &Path) -> Option<Problem> {
     let file = file(root);
@@ -79,6 +85,10 @@ pub fn problem(root: &Path) -> Option<Problem> {
             "is derived from the machine ID of another host: the next command makes another one"
         }
         Ok(_) => return None,
+        Err(why) if is_hidden(&file) => {
+            let problem = Problem::new(Some(Place { file, line: 1 }), why);
+            return Some(problem.hint("# run it as root").warning());
+        }
         Err(why) => return Some(Problem::new(Some(Place { file, line: 1 }), why).hint(hint)),
     };
     Some(Problem::new(Some(Place { file, line: 1 }), text).warning())
@@ -227,6 +237,9 @@ fn has_objects(context: &Context) -> bool {
 fn unusable(context: &Context, job: &Job, why: &str) -> Error {
     let file = file(&context.root);
     let text = format!("{}: {why}", file.display());
+    if is_hidden(&file) {
+        return job.error(crate::error::Code::Permission, text);
+    }
     let hint = format!(
         "rm {}  # makes this host another one for its peers",
         quote::path(&file)

@@ -6,7 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Read;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -1956,6 +1957,38 @@ error[F0402]: cannot allow node-c to use scratch: the module that is loaded has 
     for words in ["key", "key new", "key id", "rekey", "export key"] {
         tree.run(&format!("{words} --help")).success().stderr_eq("");
     }
+}
+
+/// An ordinary user may not read the identity, and it may be as it should.
+#[test]
+fn check_does_not_advise_what_it_cannot_see() {
+    let tree = Tree::loaded();
+    tree.file(
+        "etc/farblk/host_id",
+        "33333333-3333-4333-8333-333333333333\n",
+    );
+    let id = tree.0.join("etc/farblk/host_id");
+    let is_root = fs::metadata(&id).expect("a file").uid() == 0;
+    fs::set_permissions(
+        &id,
+        PermissionsExt::from_mode(if is_root { 0o600 } else { 0 }),
+    )
+    .expect("a mode");
+    let tool = tree.0.join("farblk");
+    fs::copy(env!("CARGO_BIN_EXE_farblk"), &tool).expect("the tool");
+    let mut command = std::process::Command::new(&tool);
+    command
+        .args(["--root", ".", "config", "check"])
+        .current_dir(&tree.0);
+    if is_root {
+        command.uid(65534).gid(65534);
+    }
+    let output = command.output().expect("to run it");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("host_id:1: warning: Permission denied"), "{output:?}");
+    assert!(text.contains("hint: # run it as root"), "{text}");
+    assert!(!text.contains("rm "), "{text}");
+    assert!(output.status.success(), "{text}");
 }
 
 #[test]

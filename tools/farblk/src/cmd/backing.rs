@@ -225,10 +225,22 @@ impl Backing {
         if holders.is_empty() {
             return Ok(());
         }
-        let steps: Vec<_> = holders.iter().map(Holder::remedy).collect();
-        let mut error = job
-            .error(Code::InUse, format!("/dev/{name} is in use"))
-            .hint(steps.join("\n"));
+        let is_root = |holder: &Holder| matches!(holder, Holder::Mount { path, .. } if path == "/");
+        let mut error = match holders.iter().any(is_root) {
+            true => job
+                .error(
+                    Code::InUse,
+                    format!(
+                        "the root file system of this host is on /dev/{name}, which cannot be exported"
+                    ),
+                )
+                .hint("lsblk  # choose another disk, or a file: --file"),
+            false => {
+                let steps: Vec<_> = holders.iter().map(Holder::remedy).collect();
+                job.error(Code::InUse, format!("/dev/{name} is in use"))
+                    .hint(steps.join("\n"))
+            }
+        };
         error.details = holders.iter().map(Holder::describe).collect();
         Err(error)
     }

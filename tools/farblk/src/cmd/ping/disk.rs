@@ -26,8 +26,7 @@ const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 pub fn run(context: &Context, arguments: &Ping, name: &str) -> Result<(), Error> {
     let job = Job::new(format!("cannot ping {}", arguments.target)).variable("map", name);
     let disk = live_disk(context, name, &job)?;
-    let size = io_size(context, arguments, &disk, &job)?;
-    let blocks = context.devices.size(&disk).unwrap_or(0) / size;
+    let (size, blocks) = io_size(context, arguments, &disk, &job)?;
     if arguments.write {
         require_writable(context, name, &disk, &job)?;
     }
@@ -100,14 +99,20 @@ fn live_disk(context: &Context, name: &str, job: &Job) -> Result<String, Error> 
     })
 }
 
-/// The bytes of each read and write.
-fn io_size(context: &Context, arguments: &Ping, disk: &str, job: &Job) -> Result<u64, Error> {
+/// The bytes of each read and write, and the blocks of that size that the disk has: at least one.
+fn io_size(
+    context: &Context,
+    arguments: &Ping,
+    disk: &str,
+    job: &Job,
+) -> Result<(u64, u64), Error> {
     let block = context.devices.block_size(disk).unwrap_or(512);
     let size = arguments.size.unwrap_or(SIZE.max(block));
     let why = match context.devices.size(disk) {
-        Some(all) if size % block == 0 && size <= all => return Ok(size),
+        None | Some(0) => return Err(job.error(Code::NoPath, format!("/dev/{disk} is gone"))),
         Some(all) if size > all => format!("{size} bytes are more than /dev/{disk} has"),
-        _ => format!("{size} bytes are not whole blocks of /dev/{disk}, which have {block}"),
+        Some(all) if size % block == 0 => return Ok((size, all / size)),
+        Some(_) => format!("{size} bytes are not whole blocks of /dev/{disk}, which have {block}"),
     };
     Err(job.error(Code::Usage, why).hint("farblk ping --help"))
 }

@@ -321,3 +321,75 @@ fn hints_can_be_run() {
     let own = format!("farblk export allow e node-b --host-id {id}  # or, ");
     assert!(hint(&error).contains(&own), "{}", hint(&error));
 }
+
+#[test]
+fn what_is_no_name_of_a_host_is_not_admitted() {
+    let host = Host::new("no-host");
+    host.ok("export create e --ram 1M");
+    for (wrong, why) in [
+        ("node:rx", "\"rx\" is not an access: write node:ro"),
+        ("node:rwx", "\"rwx\" is not an access"),
+        ("node:WO", "\"WO\" is not an access"),
+        (
+            "10.9.0.2",
+            "10.9.0.2 is an address: a host is admitted by its host_name",
+        ),
+        ("10.9.0.2:ro", "10.9.0.2 is an address"),
+        ("fd00::2", "fd00::2 is an address"),
+        ("fd00::2:rw", "fd00::2 is an address"),
+    ] {
+        for line in ["export create f --ram 1M --allow", "export allow e"] {
+            let error = host.run(&format!("{line} {wrong}")).expect_err(wrong);
+            assert_eq!(error.code, Code::Usage);
+            assert!(error.to_string().contains(why), "{wrong}: {error}");
+            if why.ends_with("host_name") {
+                let cure = "cat /sys/kernel/config/farblk/host_name  # on that host";
+                assert_eq!(hint(&error), cure);
+            }
+        }
+    }
+    assert_eq!(host.kernel.objects(), ["exports/e"]);
+    for right in ["b:1", "b:7:rack", "row", "10.9.0", "node-10.9.0.2"] {
+        host.ok(&format!("export allow e {right}"));
+    }
+}
+
+#[test]
+fn the_root_disk_cannot_be_exported() {
+    let host = Host::new("root-disk");
+    host.system.disk("sda");
+    put(
+        &host,
+        "proc/self/mountinfo",
+        "22 1 8:0 / / rw - ext4 /dev/sda rw\n",
+    );
+    let error = host
+        .run("export create e --device /dev/sda")
+        .expect_err("in use");
+    assert_eq!((error.code, error.exit()), (Code::InUse, 4));
+    let why = "the root file system of this host is on /dev/sda, which cannot be exported";
+    assert_eq!(error.why, why);
+    assert!(!hint(&error).contains("umount"), "{}", hint(&error));
+}
+
+#[test]
+fn a_disk_that_vanishes_is_not_pinged() {
+    let host = Host::new("ping-gone");
+    host.ok("map 10.9.0.1/s");
+    for line in ["ping s --dry-run", "ping s"] {
+        let error = host.run(line).expect_err(line);
+        assert_eq!((error.code, error.exit()), (Code::NoPath, 5), "{error}");
+        assert_eq!(error.why, "/dev/farblk0 is gone");
+    }
+}
+
+#[test]
+fn what_does_not_answer_may_lose_large_packets() {
+    let host = Host::new("large");
+    let words = "ETIMEDOUT no answer from 10.9.0.1:7420";
+    host.kernel.refuse("maps/e/enable", "1", 110, words, 1);
+    let error = host.run("map 10.9.0.1/e").expect_err("no answer");
+    let lines = hint(&error);
+    assert!(lines.starts_with("farblk doctor 10.9.0.1  # "), "{lines}");
+    assert!(lines.contains("large packets"), "{lines}");
+}

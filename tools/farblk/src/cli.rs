@@ -360,6 +360,9 @@ pub enum Export {
         /// export, and then fails
         #[arg(long)]
         force: bool,
+        /// Remove it from the files in /etc/farblk, too
+        #[arg(long)]
+        forget: bool,
     },
 }
 
@@ -571,7 +574,12 @@ pub struct Map {
     #[arg(long, value_name = "DURATION", value_parser = size::duration::<100, 3_600_000>)]
     pub io_timeout: Option<Duration>,
     /// How long I/O waits while no path is up, before it fails: 0, 30s, 2m, 1h or forever
-    #[arg(long, value_name = "DURATION", value_parser = size::parse_patience)]
+    #[arg(
+        long,
+        value_name = "DURATION",
+        allow_negative_numbers = true,
+        value_parser = size::parse_patience
+    )]
     pub no_path_timeout: Option<i64>,
     /// Longest time between two checks of a path; 0 turns the checks off
     #[arg(long, value_name = "DURATION", value_parser = size::duration::<0, 60_000>)]

@@ -19,7 +19,7 @@ use zeroize::Zeroizing;
 use crate::error::{Code, Error, Peer, errno_name, holder, protections};
 use crate::output::Output;
 use crate::secret::{Secret, Source};
-use crate::{module, quote};
+use crate::{module, name, quote};
 
 #[cfg(test)]
 pub mod fake;
@@ -246,10 +246,10 @@ impl Configfs {
         self.files.inode(object)
     }
 
-    /// The names of the objects in a directory, numbers first and in their order.
+    /// The names of the objects in a directory, with the numbers in them in their order.
     pub fn names(&self, directory: &Path) -> Vec<String> {
         let mut names = self.files.dirs(directory);
-        names.sort_by_cached_key(|name| (name.parse().unwrap_or(u64::MAX), name.clone()));
+        names.sort_by_cached_key(|name| (name::natural(name), name.clone()));
         names
     }
 

@@ -59,6 +59,28 @@ pub fn parse_uuid(text: &str) -> Result<String, String> {
     }
 }
 
+/// A part of a name by which names are sorted.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Part {
+    /// A number.
+    Number(u64),
+    /// What is between numbers, or a number that is too large.
+    Text(String),
+}
+
+/// The parts of a name in their order: e2 comes before e10, and numbers come first.
+pub fn natural(name: &str) -> Vec<Part> {
+    let is_digit = |c: u8| c.is_ascii_digit();
+    let chunks = name
+        .as_bytes()
+        .chunk_by(|a, b| is_digit(*a) == is_digit(*b));
+    let parts = chunks.map(|chunk| {
+        let text = String::from_utf8_lossy(chunk).into_owned();
+        text.parse().map_or(Part::Text(text), Part::Number)
+    });
+    parts.collect()
+}
+
 /// Returns the name that somebody may have meant who wrote `wrong`: few letters differ.
 pub fn nearest<'a>(wrong: &str, names: &'a [String]) -> Option<&'a str> {
     let most = (wrong.chars().count() / 3).max(1);

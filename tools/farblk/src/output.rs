@@ -45,6 +45,9 @@ pub struct Output {
     is_stdout: bool,
     /// True if the reader of the results went away.
     is_over: Cell<bool>,
+    /// True if no lines are drawn with characters beyond ASCII: a program may read them, or a
+    /// terminal that has none.
+    is_plain: bool,
 }
 
 impl Output {
@@ -61,6 +64,7 @@ impl Output {
         );
         Self {
             is_stdout: true,
+            is_plain: !io::stdout().is_terminal() || !is_utf8(),
             ..output
         }
     }
@@ -83,6 +87,7 @@ impl Output {
             line_open: Cell::new(false),
             is_stdout: false,
             is_over: Cell::new(false),
+            is_plain: false,
         }
     }
 
@@ -163,9 +168,11 @@ impl Output {
     /// Prints lines as the branches of the line before them.
     pub fn branches(&self, branches: &[String]) -> Result<(), Error> {
         for (index, branch) in branches.iter().enumerate() {
-            let corner = match index + 1 == branches.len() {
-                true => "└─",
-                false => "├─",
+            let corner = match (index + 1 == branches.len(), self.is_plain) {
+                (true, false) => "└─",
+                (false, false) => "├─",
+                (true, true) => "`-",
+                (false, true) => "|-",
             };
             self.line(&format!(" {corner} {branch}"))?;
         }
@@ -281,6 +288,14 @@ impl Output {
         let mut err = self.err.borrow_mut();
         let _ = err.write_all(text.as_bytes()).and_then(|()| err.flush());
     }
+}
+
+/// Returns true if the locale of the user has UTF-8.
+fn is_utf8() -> bool {
+    let values = ["LC_ALL", "LC_CTYPE", "LANG"].map(std::env::var_os);
+    let locale = values.into_iter().flatten().find(|value| !value.is_empty());
+    let locale = locale.unwrap_or_default().to_string_lossy().to_lowercase();
+    locale.contains("utf-8") || locale.contains("utf8")
 }
 
 /// Makes the text of a JSON document. In unit tests it must obey its schema.

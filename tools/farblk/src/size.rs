@@ -111,7 +111,7 @@ pub fn duration<const MIN: u64, const MAX: u64>(text: &str) -> Result<Duration, 
 
 /// Parses how long I/O waits for a path: a duration or "forever", in milliseconds, -1 for ever.
 pub fn parse_patience(text: &str) -> Result<i64, String> {
-    if text == "forever" {
+    if ["forever", "infinity", "-1"].contains(&text) {
         return Ok(-1);
     }
     let time = duration::<0, NO_PATH_MAX_MS>(text).map_err(|why| why + ", or forever")?;

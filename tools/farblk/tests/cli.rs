@@ -357,11 +357,11 @@ fn list_is_a_tree() {
     tree.run("list").success().stderr_eq("").stdout_eq(str![[r#"
 MAP      DEVICE   EXPORT             SIZE     MODE       STATE   PATHS  HOLDERS
 scratch  farblk0  10.0.0.1/scratch   4.0 GiB  one-sided  live    1/1    /scratch (xfs)
- └─ path 0  10.0.0.2 (mlx5_0) -> 10.0.0.1:7420  live  rtt 3.1 us  reconnects 0
+ `- path 0  10.0.0.2 (mlx5_0) -> 10.0.0.1:7420  live  rtt 3.1 us  reconnects 0
 vol1     -        [fd00::1]:99/vol1  -        -          failed  0/1    -
- ├─ path 0  [fd00::1]:99  waiting  next try in 9.1 s  reconnects 2  last error: nobody listens on [fd00::1]:99
- ├─ hint: # no path for 60 s (no_path_timeout): I/O fails until one is back
- └─ hint: farblk port list  # on the server: is the farblk module loaded there? is the port right?
+ |- path 0  [fd00::1]:99  waiting  next try in 9.1 s  reconnects 2  last error: nobody listens on [fd00::1]:99
+ |- hint: # no path for 60 s (no_path_timeout): I/O fails until one is back
+ `- hint: farblk port list  # on the server: is the farblk module loaded there? is the port right?
 
 "#]]);
     tree.run("-j list")
@@ -514,8 +514,8 @@ PORT  ADDRESS         STATE      DEVICE
 1     10.0.0.1:7420   listening  mlx5_0
 2     [fd00::1]:7420  listening  -
 10    10.0.1.1:7420   error      -
- ├─ last error: 10.0.1.1 is not an address of this host
- └─ hint: # the port listens again by itself once its device and address are back
+ |- last error: 10.0.1.1 is not an address of this host
+ `- hint: # the port listens again by itself once its device and address are back
 
 "#]]);
     tree.run("port list -j").success().stdout_eq(str![[r#"
@@ -823,6 +823,8 @@ fn dry_run_refuses_bad_values() {
         let of_numbers = match option {
             "inline-size" => &["-1", "x", "1x", "0x10", "+1", "1.5"][..],
             "policy" | "protection" | "expect-instance" | "source" | "name" => &[],
+            // Of a time -1 is no end.
+            "no-path-timeout" => &numbers[1..],
             _ => &numbers,
         };
         for value in bad.iter().chain(of_numbers) {
@@ -1985,7 +1987,10 @@ fn check_does_not_advise_what_it_cannot_see() {
     }
     let output = command.output().expect("to run it");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(text.contains("host_id:1: warning: Permission denied"), "{output:?}");
+    assert!(
+        text.contains("host_id:1: warning: Permission denied"),
+        "{output:?}"
+    );
     assert!(text.contains("hint: # run it as root"), "{text}");
     assert!(!text.contains("rm "), "{text}");
     assert!(output.status.success(), "{text}");

@@ -18,6 +18,9 @@ use crate::size;
 /// A file has to end where a block ends, and this is the largest block.
 const FILE_STEP: u64 = 4096;
 
+/// A loop device leaves out what is behind the last whole sector of its file.
+const SECTOR: u64 = 512;
+
 /// The backing to export, as it was found on this host. Finding it changes nothing.
 pub enum Backing {
     /// Memory, of this many bytes.
@@ -147,6 +150,12 @@ impl Backing {
             return Err(job
                 .error(Code::BadValue, format!("{shown} is empty"))
                 .hint(format!("truncate --size SIZE {}", quote::path(path))));
+        }
+        if have % SECTOR != 0 {
+            let tail = have % SECTOR;
+            context.output.warn(&format!(
+                "{shown}: its last {tail} bytes are no whole block of {SECTOR}, and are not exported"
+            ));
         }
         let path = fs::canonicalize(path).map_err(fault)?;
         text_of(&path, job)?;

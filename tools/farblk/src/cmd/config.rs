@@ -40,7 +40,7 @@ pub enum Command {
     Diff,
     /// Check the files; exit 1 if there is an error
     Check,
-    /// Show what the files say, all together
+    /// Show what the files say, all together; exit 1 if there is an error
     Show {
         /// Show what runs instead, in the form of the files
         #[arg(long)]
@@ -171,6 +171,9 @@ fn show(context: &Context, running: bool, map: Option<&str>) -> Result<(), Error
         saved.problems.extend(unsaved);
     }
     let problems = saved.all_problems();
+    if !running && problems.iter().any(|problem| problem.is_error) {
+        context.exit.set(exit::OTHER);
+    }
     if context.output.is_json() {
         return context.output.document(&ShowDocument {
             schema: "farblk.config/1",

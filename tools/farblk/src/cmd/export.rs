@@ -13,11 +13,12 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::backing::{check_size, make_larger};
-use super::{Context, Removed, key, registration};
+use super::{Context, Removed, key, persist, registration};
 use crate::cli::{self, Allowed};
 use crate::configfs::{Job, KEY_ID, KEY_NEXT_ID, LastError, Made, words};
 use crate::error::{Code, Error, fill_in};
 use crate::output::{self, alert, table};
+use crate::saved::Kind;
 use crate::secret::Source;
 use crate::size;
 
@@ -141,7 +142,11 @@ pub fn run(context: &Context, command: &cli::Export) -> Result<(), Error> {
         cli::Export::Disable { name, force } => disable(context, name, *force),
         cli::Export::Enable { name } => enable_again(context, name),
         cli::Export::Resize { name, size, force } => resize(context, name, *size, *force),
-        cli::Export::Rm { name, force } => remove(context, name, *force),
+        cli::Export::Rm {
+            name,
+            force,
+            forget,
+        } => remove(context, name, *force, *forget),
     }
 }
 
@@ -396,11 +401,11 @@ fn list(context: &Context) -> Result<(), Error> {
         .map_or(Ok(()), |heading| context.output.line(&heading))?;
     for (line, export) in lines.zip(&exports) {
         context.output.line(&line)?;
-        if let Some(last) = &export.last_error {
-            context
-                .output
-                .line(&format!(" └─ last error: {}", last.text))?;
-        }
+        let last = export.last_error.iter();
+        let lines: Vec<_> = last
+            .map(|last| format!("last error: {}", last.text))
+            .collect();
+        context.output.branches(&lines)?;
     }
     Ok(())
 }
@@ -802,13 +807,28 @@ fn report_state(context: &Context, name: &str, changed: bool) -> Result<(), Erro
     context.output.result(&text, &document)
 }
 
-fn remove(context: &Context, name: &str, force: bool) -> Result<(), Error> {
+fn remove(context: &Context, name: &str, force: bool, forget: bool) -> Result<(), Error> {
     let configfs = &context.configfs;
     let job = Job::new(format!("cannot remove export {name}"));
-    let _lock = context.lock(&job)?;
+    let lock = context.lock(&job)?;
     let object = configfs.path(&["exports", name]);
     if !configfs.exists(&object) {
-        return Err(context.not_found(&job.what, "export", name));
+        drop(lock);
+        let forgotten = match forget {
+            true => persist::forget(context, Kind::Export, name, &job)?,
+            false => None,
+        };
+        return match forgotten {
+            None => Err(context.not_found(&job.what, "export", name)),
+            Some(_) if configfs.is_dry_run() => Ok(()),
+            Some(file) => context.output.result(
+                &format!(
+                    "export {name} is not there; removed from {}",
+                    file.display()
+                ),
+                &Removed::new("export", name, true),
+            ),
+        };
     }
     require_no_client(&read(context, name), "rm", force, &job)?;
     let device = loop_to_detach(context, name, &job);
@@ -827,11 +847,13 @@ fn remove(context: &Context, name: &str, force: bool) -> Result<(), Error> {
         configfs.rmdir(&hosts.join(host), &job)?;
     }
     configfs.rmdir(&object, &job)?;
+    drop(lock);
+    let kept = persist::kept(context, Kind::Export, name, forget, &job)?;
     if configfs.is_dry_run() {
         return Ok(());
     }
     context.output.result(
-        &format!("removed export {name}{detached}"),
+        &format!("removed export {name}{detached}{kept}"),
         &Removed::new("export", name, true),
     )
 }

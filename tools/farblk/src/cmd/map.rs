@@ -18,7 +18,7 @@ use super::{Context, Removed, key, persist};
 use crate::addr::Target;
 use crate::cli;
 use crate::configfs::{Job, KEY_ID, Made};
-use crate::error::{Code, Error, exit, fill_in, protections};
+use crate::error::{Code, Error, exit, fill_in, holder, protections};
 use crate::holders::{self, Holder};
 use crate::identity;
 use crate::name;
@@ -123,6 +123,7 @@ pub fn map(context: &Context, arguments: &cli::Map) -> Result<(), Error> {
             // There is no map whose key could be changed.
             Code::NoKey | Code::KeyRefused => error.hint(key_hint(context, target)),
             Code::Protection => protection_hint(error, target),
+            Code::Taken | Code::Away => own_map(context, error, target, name, &paths, &job),
             _ => error,
         })?;
         made.keep();
@@ -161,6 +162,35 @@ fn key_hint(context: &Context, target: &Target) -> String {
          farblk map {target} --key-file FILE  # with a copy of that key",
         &values,
     )
+}
+
+/// Says so if the map that has the export is another one of this host.
+fn own_map(
+    context: &Context,
+    error: Error,
+    target: &Target,
+    name: &str,
+    paths: &[NewPath],
+    job: &Job,
+) -> Error {
+    let configfs = &context.configfs;
+    let is_own = holder(&error.why) == context.host_name().as_deref();
+    let is_same = |other: &String| {
+        let object = configfs.path(&["maps", other]);
+        let export = configfs.attr(&object, "export");
+        let have = path::read_all(context, &object);
+        let leads = |path: &NewPath| have.iter().any(|have| have.leads_to(path.addr));
+        other != name && export.as_ref() == Some(&target.export) && paths.iter().any(leads)
+    };
+    let maps = configfs.names(&configfs.path(&["maps"]));
+    let Some(other) = maps.iter().find(|other| is_own && is_same(other)) else {
+        return error;
+    };
+    let why = format!("this host has it already: map {other}");
+    job.error(Code::Taken, why).hint(fill_in(
+        "farblk show {other}\nfarblk unmap {other}  # or: then map it again",
+        &[("other", other)],
+    ))
 }
 
 /// Says what to do when the export has another protection than the map was to have.
@@ -614,7 +644,7 @@ pub fn unmap(context: &Context, arguments: &cli::Unmap) -> Result<(), Error> {
     let job = Job::new(format!("cannot unmap {}", arguments.map));
     let Some(name) = find(context, &arguments.map, &job)? else {
         let forgotten = match arguments.forget {
-            true => persist::forget(context, &arguments.map, &job)?,
+            true => persist::forget(context, Kind::Map, &arguments.map, &job)?,
             false => None,
         };
         if !arguments.if_mapped && forgotten.is_none() {
@@ -679,16 +709,7 @@ pub fn unmap(context: &Context, arguments: &cli::Unmap) -> Result<(), Error> {
         configfs.rmdir(&paths.join(&path), &job)?;
     }
     configfs.rmdir(&object, &job)?;
-    let kept = match arguments.forget {
-        true => persist::forget(context, &name, &job)?
-            .map(|file| format!("; removed from {}", file.display())),
-        false => persist::file_of(context, &name).map(|file| {
-            format!(
-                "; still in {}: --forget removes it there, too",
-                file.display()
-            )
-        }),
-    };
+    let kept = persist::kept(context, Kind::Map, &name, arguments.forget, &job)?;
     if configfs.is_dry_run() {
         return Ok(());
     }
@@ -698,7 +719,6 @@ pub fn unmap(context: &Context, arguments: &cli::Unmap) -> Result<(), Error> {
         waited => waited?,
     }
     let was = disk.map(|disk| format!(" ({disk})")).unwrap_or_default();
-    let kept = kept.unwrap_or_default();
     context.output.result(
         &format!("unmapped {name}{was}{kept}"),
         &Removed::new("map", &name, true),

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
-//! `farblk map --persist` and `farblk unmap --forget`: one map in the files of /etc/farblk.
+//! `farblk map --persist` and `--forget` of `farblk unmap` and `farblk export rm`: one object in the
+//! files of /etc/farblk.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -66,7 +67,7 @@ pub fn keep(
         return tell(context, there, name);
     }
     let elsewhere = there.filter(|there| place_of(there) != path);
-    if elsewhere.is_some() || path.exists() && !is_alone(&saved, &path, name) {
+    if elsewhere.is_some() || path.exists() && !is_alone(&saved, &path, Kind::Map, name) {
         let path = elsewhere.map_or(path.as_path(), place_of);
         not_kept(
             context,
@@ -108,8 +109,8 @@ fn place_of(object: &Object) -> &Path {
     place.map_or(Path::new(""), |place| &place.file)
 }
 
-/// Returns true if the file has this map and nothing else.
-fn is_alone(saved: &Saved, file: &Path, name: &str) -> bool {
+/// Returns true if the file has this object and nothing else.
+fn is_alone(saved: &Saved, file: &Path, kind: Kind, name: &str) -> bool {
     let mut objects = saved
         .objects
         .iter()
@@ -118,7 +119,8 @@ fn is_alone(saved: &Saved, file: &Path, name: &str) -> bool {
         let place = problem.place.as_ref();
         place.is_some_and(|place| place.file == file)
     };
-    objects.all(|object| object.name == name) && !saved.problems.iter().any(is_here)
+    objects.all(|object| (object.kind, object.name.as_str()) == (kind, name))
+        && !saved.problems.iter().any(is_here)
 }
 
 fn tell(context: &Context, there: Option<&Object>, name: &str) -> Result<(), Error> {
@@ -171,13 +173,6 @@ pub fn hint_unit(context: &Context, name: &str) {
     }
 }
 
-/// The file that has the map.
-pub fn file_of(context: &Context, name: &str) -> Option<PathBuf> {
-    let saved = saved::load(&context.root, Side::Client);
-    let there = saved.find(Kind::Map, name)?;
-    Some(place_of(there).to_owned())
-}
-
 /// The file that has the map, if it says which contents to expect.
 pub fn expecting(context: &Context, name: &str) -> Option<PathBuf> {
     let saved = saved::load(&context.root, Side::Client);
@@ -186,22 +181,50 @@ pub fn expecting(context: &Context, name: &str) -> Option<PathBuf> {
     expects.then(|| place_of(there).to_owned())
 }
 
-/// Removes the map from the files. Returns the file that had it.
-pub fn forget(context: &Context, name: &str, job: &Job) -> Result<Option<PathBuf>, Error> {
-    let saved = saved::load(&context.root, Side::Client);
-    let Some(there) = saved.find(Kind::Map, name) else {
+/// Removes what was removed from the files, too, or says that they still have it: "; still in
+/// /etc/farblk/client.toml: --forget removes it there, too".
+pub fn kept(
+    context: &Context,
+    kind: Kind,
+    name: &str,
+    forgets: bool,
+    job: &Job,
+) -> Result<String, Error> {
+    if forgets {
+        let file = forget(context, kind, name, job)?;
+        let text = |file: PathBuf| format!("; removed from {}", file.display());
+        return Ok(file.map(text).unwrap_or_default());
+    }
+    let saved = saved::load(&context.root, kind.side());
+    let text = |there: &Object| {
+        let file = place_of(there).display();
+        format!("; still in {file}: --forget removes it there, too")
+    };
+    Ok(saved.find(kind, name).map(text).unwrap_or_default())
+}
+
+/// Removes a map or an export from the files. Returns the file that had it.
+pub fn forget(
+    context: &Context,
+    kind: Kind,
+    name: &str,
+    job: &Job,
+) -> Result<Option<PathBuf>, Error> {
+    let saved = saved::load(&context.root, kind.side());
+    let Some(there) = saved.find(kind, name) else {
         return Ok(None);
     };
     let path = place_of(there).to_owned();
     let shown = quote::path(&path);
     let configfs = &context.configfs;
-    let is_own = path.starts_with(Side::Client.folder(&context.root));
-    let goes = is_own && is_alone(&saved, &path, name);
+    let is_own = path.starts_with(kind.side().folder(&context.root));
+    let goes = is_own && is_alone(&saved, &path, kind, name);
     if configfs.is_dry_run() {
         configfs.record(|| match goes {
             true => format!("mv {shown} {shown}.1"),
             false => format!(
-                "# remove [map.{}] from {shown}",
+                "# remove [{}.{}] from {shown}",
+                kind.word(),
                 saved::keys::key_text(name)
             ),
         });
@@ -217,12 +240,13 @@ pub fn forget(context: &Context, name: &str, job: &Job) -> Result<Option<PathBuf
         job.error(Code::Io, why)
     };
     let text = fs::read_to_string(&path).map_err(fault)?;
-    let rest = without(&path, &text, name);
+    let rest = without(&path, &text, kind, name);
     let Some(rest) = rest else {
         let line = there.place.as_ref().map_or(1, |place| place.line);
         let why = format!(
-            "{}:{line}: the map cannot be removed from this file",
-            path.display()
+            "{}:{line}: the {} cannot be removed from this file",
+            path.display(),
+            kind.word()
         );
         return Err(job
             .error(Code::BadFile, why)
@@ -232,12 +256,13 @@ pub fn forget(context: &Context, name: &str, job: &Job) -> Result<Option<PathBuf
     Ok(Some(path))
 }
 
-/// The text of a file without the tables of a map. Comments and everything else stay. `None` if
-/// that cannot be done line by line, as the file has the map in another form.
-fn without(path: &Path, text: &str, name: &str) -> Option<String> {
+/// The text of a file without the tables of an object. Comments and everything else stay. `None` if
+/// that cannot be done line by line, as the file has the object in another form.
+fn without(path: &Path, text: &str, kind: Kind, name: &str) -> Option<String> {
+    let start = format!("[{}.", kind.word());
     let keys = [saved::keys::key_text(name), saved::keys::quoted(name)];
     let starts = |line: &str| {
-        let title = line.trim_start().strip_prefix("[map.");
+        let title = line.trim_start().strip_prefix(start.as_str());
         title.is_some_and(|title| {
             let mut rests = keys
                 .iter()
@@ -255,14 +280,15 @@ fn without(path: &Path, text: &str, name: &str) -> Option<String> {
             rest += line;
         }
     }
-    // Whatever the lines look like, the rest of the objects has to stay, and the map has to go.
+    // Whatever the lines look like, the other objects have to stay, and this one has to go.
     let parse = |text: &str| {
         let mut saved = Saved::default();
-        saved::parse(Side::Client, path, text, &mut saved);
+        saved::parse(kind.side(), path, text, &mut saved);
         saved
     };
     let (before, after) = (parse(text), parse(&rest));
-    let mut others = before.objects.iter().filter(|object| object.name != name);
+    let is_other = |object: &&Object| (object.kind, object.name.as_str()) != (kind, name);
+    let mut others = before.objects.iter().filter(is_other);
     let same = others.clone().count() == after.objects.len()
         && others.all(|object| {
             let found = after.find(object.kind, &object.name);

@@ -133,6 +133,8 @@ fn require_nothing_lost(lost: Vec<String>, job: &Job) -> Result<(), Error> {
         )
         .hint(
             "farblk config restore  # makes it run\n\
+             farblk export rm NAME --forget  # or: removes an export from its file; unmap does so \
+             with a map\n\
              farblk config save --prune  # or: drops it, and keeps disabled what is disabled",
         );
     error.details = lost;

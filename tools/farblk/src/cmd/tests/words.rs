@@ -393,3 +393,123 @@ fn what_does_not_answer_may_lose_large_packets() {
     assert!(lines.starts_with("farblk doctor 10.9.0.1  # "), "{lines}");
     assert!(lines.contains("large packets"), "{lines}");
 }
+
+#[test]
+fn an_export_is_forgotten() {
+    let host = Host::new("export-forget");
+    host.ok("export create e --ram 1M --allow b");
+    host.ok("export create f --ram 1M --allow b");
+    host.ok("config save");
+    let file = host.root.join("etc/farblk/server.toml");
+    let text = || fs::read_to_string(&file).expect("a file");
+    let out = host.ok("export rm e");
+    assert!(out.contains("; still in "), "{out}");
+    // One that is only in the file can be forgotten, too.
+    let out = host.ok("export rm e --forget");
+    assert!(
+        out.starts_with("export e is not there; removed from "),
+        "{out}"
+    );
+    assert!(!text().contains("[export.e]") && text().contains("[export.f]"));
+    host.ok("config save");
+    let script = host.ok("--dry-run export rm f --forget");
+    assert!(
+        is_shell(&script) && script.contains("# remove [export.f] from "),
+        "{script}"
+    );
+    let out = host.ok("export rm f --forget");
+    assert!(out.starts_with("removed export f; removed from "), "{out}");
+    assert!(!text().contains("export.f"));
+    assert_eq!(host.fails("export rm f --forget").1, 3);
+}
+
+#[test]
+fn the_odd_tail_of_a_file_is_told_of() {
+    let host = Host::new("tail");
+    put(&host, "disk", &"x".repeat(4096 + 100));
+    host.ok(&format!(
+        "export create e --file {}/disk",
+        host.root.display()
+    ));
+    let said = host.err.take();
+    assert!(
+        said.contains("its last 100 bytes are no whole block"),
+        "{said}"
+    );
+    put(&host, "even", &"x".repeat(4096 + 512));
+    host.ok(&format!(
+        "export create f --file {}/even",
+        host.root.display()
+    ));
+    assert!(!host.err.take().contains("whole block"));
+}
+
+#[test]
+fn numbers_in_names_are_in_their_order() {
+    let host = Host::new("order");
+    for name in ["e10", "e2", "e1", "10", "9", "e2x", "e02", "f"] {
+        host.ok(&format!("export create {name} --ram 1M"));
+    }
+    let list = host.ok("export list");
+    let names: Vec<_> = list
+        .lines()
+        .skip(1)
+        .map(|line| line.split(' ').next())
+        .collect();
+    let want = ["9", "10", "e1", "e02", "e2", "e2x", "e10", "f"].map(Some);
+    assert_eq!(names, want);
+}
+
+#[test]
+fn another_map_of_the_same_host_is_named() {
+    let host = Host::new("own-map");
+    host.ok("map 10.9.0.1/e --name first");
+    host.kernel
+        .refuse("maps/second/enable", "1", 16, "EBUSY in use by node-b", 1);
+    let error = host
+        .run("map 10.9.0.1/e --name second")
+        .expect_err("in use");
+    assert_eq!((error.code, error.exit()), (Code::Taken, 4));
+    assert_eq!(error.why, "this host has it already: map first");
+    assert!(
+        hint(&error).starts_with("farblk show first"),
+        "{}",
+        hint(&error)
+    );
+    host.kernel
+        .refuse("maps/second/enable", "1", 16, "EBUSY in use by node-c", 1);
+    let error = host
+        .run("map 10.9.0.1/e --name second")
+        .expect_err("in use");
+    assert_eq!(error.why, "in use by node-c");
+}
+
+#[test]
+fn show_fails_where_it_prints_an_error() {
+    let host = Host::new("show-error");
+    put(
+        &host,
+        "etc/farblk/server.toml",
+        "[export.e]\nram = \"1X\"\n",
+    );
+    assert!(host.ends("config show", 1).contains("# "), "an error");
+    host.ends("-j config show", 1);
+    put(
+        &host,
+        "etc/farblk/server.toml",
+        "[export.e]\nram = \"1M\"\n",
+    );
+    host.ends("config show", 0);
+}
+
+#[test]
+fn there_are_several_words_for_ever() {
+    let host = Host::new("infinity");
+    for word in ["forever", "infinity", "-1"] {
+        host.ok(&format!("map 10.9.0.1/e --no-path-timeout {word}"));
+        let value = host.kernel.get("maps/e", "no_path_timeout_ms");
+        assert_eq!(value.as_deref(), Some("-1"), "{word}");
+        host.ok("unmap e");
+    }
+    assert_eq!(host.fails("map 10.9.0.1/e --no-path-timeout -2").1, 2);
+}

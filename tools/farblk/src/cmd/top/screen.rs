@@ -23,6 +23,8 @@ use crate::size;
 
 /// The number of intervals that a sparkline shows.
 const HISTORY: usize = 30;
+/// The blanks between two columns.
+const SPACING: u16 = 2;
 /// The height of the histograms.
 const HISTOGRAM: u16 = 14;
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
@@ -160,18 +162,23 @@ impl View {
         let width = |column: usize| {
             let cells = rows.iter().chain([&heading]);
             let widths = cells.map(|cells| cells[column].chars().count());
-            Constraint::Length(widths.max().unwrap_or(0).try_into().unwrap_or(u16::MAX))
+            widths.max().unwrap_or(0).try_into().unwrap_or(u16::MAX)
         };
         let widths: Vec<_> = (0..heading.len()).map(width).collect();
+        let shown = fitting(&widths, area.width);
+        heading.truncate(shown);
+        let widths = widths[..shown]
+            .iter()
+            .map(|width| Constraint::Length(*width));
         let styled = rows.iter().map(|cells| {
             let state = |(column, text): (usize, &String)| match column {
                 2 => Cell::from(text.clone()).style(style(text)),
                 _ => Cell::from(text.clone()),
             };
-            Cells::new(cells.iter().enumerate().map(state))
+            Cells::new(cells.iter().enumerate().take(shown).map(state))
         });
         let table = Table::new(styled, widths)
-            .column_spacing(2)
+            .column_spacing(SPACING)
             .header(Cells::new(heading).underlined())
             .row_highlight_style(Style::new().reversed());
         frame.render_stateful_widget(table, area, &mut self.table);
@@ -192,6 +199,18 @@ impl View {
             frame.render_widget(Paragraph::new(lines), half);
         }
     }
+}
+
+/// The number of columns that have room, at least one: a column is shown whole, or not at all.
+fn fitting(widths: &[u16], room: u16) -> usize {
+    let mut end = 0u16;
+    let fits = widths.iter().take_while(|width| {
+        end = end.saturating_add(**width);
+        let has_room = end <= room;
+        end = end.saturating_add(SPACING);
+        has_room
+    });
+    fits.count().max(1)
 }
 
 /// The colour of a state.
@@ -359,6 +378,37 @@ mod tests {
         update(&mut view, &context, &last);
         assert!(screen(&mut view).contains("reads of vol"));
         assert!(!press(&mut view, KeyCode::Char('q')));
+    }
+
+    /// What does not fit is left out as a whole.
+    #[test]
+    fn a_narrow_screen_has_fewer_columns() {
+        let host = Host::with_io("top-narrow");
+        let context = host.context();
+        let mut view = View::new();
+        let before = Sample::take(&context);
+        host.more_reads(1000);
+        update(&mut view, &context, &before);
+        for (width, has, lacks) in [
+            (80, "r us p50/p99/p99.9", "RETRIES"),
+            (40, "STATE", "p99"),
+            (150, "r/s + w/s", "nothing"),
+        ] {
+            let mut terminal = Terminal::new(TestBackend::new(width, 10)).expect("a terminal");
+            terminal.draw(|frame| view.draw(frame)).expect("a frame");
+            let buffer = terminal.backend().buffer();
+            let row = |y| {
+                (0..width)
+                    .map(|x| buffer[(x, y)].symbol())
+                    .collect::<String>()
+            };
+            assert!(
+                row(1).contains(has) && !row(1).contains(lacks),
+                "{width}: {}",
+                row(1)
+            );
+            assert!(row(2).starts_with("map     scratch  live"), "{}", row(2));
+        }
     }
 
     #[test]

@@ -1320,6 +1320,58 @@ fn doctor_cures_fstab() {
     );
 }
 
+/// No option of a line for swap lets the host boot; its cures and those of crypttab hold.
+#[test]
+fn doctor_cures_swap_and_crypttab() {
+    let tree = host_with_rxe();
+    tree.file(
+        "etc/fstab",
+        "/dev/farblk/by-name/x-part2 none swap _netdev,nofail 0 0\n/dev/sda2 none swap sw 0 0\n\
+         UUID=12-34 none swap sw 0 0\n/dev/mapper/secret none swap nofail 0 0\n",
+    );
+    tree.file(
+        "etc/crypttab",
+        "# name source key options\nsecret /dev/farblk/by-name/y /dev/urandom swap\n\
+         plain /dev/farblk/by-name/z\nother /dev/sda3 none luks\n",
+    );
+    fs::create_dir_all(tree.0.join("dev/disk/by-uuid")).expect("a folder");
+    symlink("../../farblk3p1", tree.0.join("dev/disk/by-uuid/12-34")).expect("a link");
+    tree.config("maps/m/device", "farblk3");
+    tree.config("maps/m/state", "live");
+    tree.program("systemctl", "echo \"$*\" >>etc/enabled");
+    let output = tree.run("-j doctor").code(11);
+    let document: Value = serde_json::from_slice(&output.get_output().stdout).expect("JSON");
+    let mut levels = Vec::new();
+    for check in document["checks"].as_array().expect("checks") {
+        if check["name"] == "fstab" {
+            levels.push(check["level"].as_str().unwrap_or_default().to_owned());
+            Command::new("sh")
+                .current_dir(&tree.0)
+                .env("PATH", tree.programs())
+                .args(["-c", check["hint"].as_str().expect("a hint")])
+                .assert()
+                .success();
+        }
+    }
+    assert_eq!(levels, ["fail"; 5]);
+    let text = |path: &str| fs::read_to_string(tree.0.join(path)).expect(path);
+    assert_eq!(
+        text("etc/fstab"),
+        "#/dev/farblk/by-name/x-part2 none swap _netdev,nofail 0 0\n/dev/sda2 none swap sw 0 0\n\
+         #UUID=12-34 none swap sw 0 0\n/dev/mapper/secret none swap nofail,noauto 0 0\n",
+    );
+    assert_eq!(
+        text("etc/crypttab"),
+        "# name source key options\nsecret /dev/farblk/by-name/y /dev/urandom swap,_netdev,nofail\n\
+         plain /dev/farblk/by-name/z none _netdev,nofail\nother /dev/sda3 none luks\n",
+    );
+    assert_eq!(
+        text("etc/enabled"),
+        "enable farblk-swap@x\nenable farblk-swap@m\n"
+    );
+    tree.run("doctor").success();
+}
+
 #[test]
 fn doctor_repeats_what_dkms_lacked() {
     let tree = host_with_rxe();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Checks of the module, of the releases, and of /etc/fstab.
+//! Checks of the module, of the releases, of /etc/fstab and of /etc/crypttab.
 
 use super::{Check, Files};
 use crate::cmd::Context;
@@ -28,8 +28,10 @@ are: give it a name of its own, and `farblk config save` keeps that.";
 pub const EXPLAIN_FSTAB: &str = "\
 A file system on a farblk disk needs the network. Without the option _netdev in /etc/fstab, systemd \
 mounts it before the network is up, and ends the network before it is unmounted, which hangs the \
-shutdown. Without nofail a server that is down stops the boot. The name /dev/farblk0 may be that of \
-another map after a reboot: use /dev/farblk/by-name/MAP.";
+shutdown. Without nofail a server that is down stops the boot. The same holds for /etc/crypttab. A \
+line for swap holds up the boot whatever its options are: farblk-swap@MAP.service uses the swap \
+space on the disk of a map instead. The name /dev/farblk0 may be that of another map after a \
+reboot: use /dev/farblk/by-name/MAP.";
 
 /// Checks that the module is installed and loaded, and that its tree is there.
 pub fn module(context: &Context) -> Check {
@@ -91,26 +93,42 @@ pub fn name(context: &Context) -> Option<Check> {
 /// Loads the installed module instead of the one that is loaded.
 pub const RELOAD: &str = "modprobe -r farblk && modprobe farblk";
 
-/// A line of /etc/fstab.
-struct Mount<'a> {
+/// A line of /etc/fstab or of /etc/crypttab; in both the fourth word is the options.
+struct Line<'a> {
     /// Counted from 1.
-    line: usize,
-    source: &'a str,
-    target: &'a str,
-    options: Vec<&'a str>,
+    number: usize,
+    words: Vec<&'a str>,
 }
 
-fn mounts(text: &str) -> impl Iterator<Item = Mount<'_>> {
+impl Line<'_> {
+    /// Returns true if the fourth word has this option.
+    fn has(&self, option: &str) -> bool {
+        let options = self.words.get(3);
+        options.is_some_and(|options| options.split(',').any(|have| have == option))
+    }
+
+    /// Returns the command that adds options to it.
+    fn add(&self, options: &str, path: &str) -> String {
+        let (words, options) = match self.words.len() {
+            2 => (r"\s*\S+\s+\S+", format!(" none {options}")),
+            3 => (r"\s*\S+\s+\S+\s+\S+", format!(" {options}")),
+            _ => (r"\s*\S+\s+\S+\s+\S+\s+\S+", format!(",{options}")),
+        };
+        format!(
+            r"sed -i -E '{}s/^({words})/\1{options}/' {path}",
+            self.number
+        )
+    }
+}
+
+/// The lines of a table that are no comments and have two words at least.
+fn lines(text: &str) -> impl Iterator<Item = Line<'_>> {
     text.lines().enumerate().filter_map(|(index, line)| {
-        let mut words = line.split_whitespace();
-        let source = words.next().filter(|word| !word.starts_with('#'))?;
-        let target = words.next()?;
-        let options = words.nth(1).unwrap_or_default().split(',').collect();
-        Some(Mount {
-            line: index + 1,
-            source,
-            target,
-            options,
+        let words: Vec<_> = line.split_whitespace().collect();
+        let is_line = words.len() > 1 && !words[0].starts_with('#');
+        is_line.then_some(Line {
+            number: index + 1,
+            words,
         })
     })
 }
@@ -124,60 +142,62 @@ fn device(files: &Files, source: &str) -> String {
         Some(("PARTLABEL", name)) => ("partlabel", name),
         _ => return source.to_owned(),
     };
-    let link = format!("dev/disk/by-{folder}/{}", name.trim_matches('"'));
-    let target = std::fs::read_link(files.path(&link)).unwrap_or_default();
+    target(
+        files,
+        &format!("/dev/disk/by-{folder}/{}", name.trim_matches('"')),
+    )
+}
+
+/// Returns the device that a link leads to.
+fn target(files: &Files, link: &str) -> String {
+    let target = std::fs::read_link(files.path(link.trim_start_matches('/'))).unwrap_or_default();
     let name = target.file_name().unwrap_or_default().to_string_lossy();
     format!("/dev/{name}")
 }
 
-/// Checks the options of the file systems of /etc/fstab that are on disks of this module.
+/// Returns true for a name such as /dev/farblk0.
+fn is_number(device: &str) -> bool {
+    device.starts_with("/dev/farblk") && !device.starts_with("/dev/farblk/")
+}
+
+fn is_ours(device: &str) -> bool {
+    device.starts_with("/dev/farblk") || device.starts_with("/dev/disk/by-id/farblk-")
+}
+
+/// Checks the lines of /etc/fstab and /etc/crypttab that are for disks of this module.
 pub fn fstab(context: &Context, files: &Files) -> Vec<Check> {
-    let text = files.text_as_it_is("etc/fstab");
-    let path = quote::path(&context.root.join("etc/fstab"));
     let mut checks = Vec::new();
     let mut count = 0;
-    for mount in mounts(&text) {
-        let device = device(files, mount.source);
-        let is_number = device.starts_with("/dev/farblk") && !device.starts_with("/dev/farblk/");
-        if !is_number
-            && !device.starts_with("/dev/farblk/")
-            && !device.starts_with("/dev/disk/by-id/farblk-")
-        {
+    let mut opened = Vec::new();
+    for line in lines(&files.text_as_it_is("etc/crypttab")) {
+        if is_ours(&device(files, line.words[1])) {
+            count += 1;
+            opened.push(format!("/dev/mapper/{}", line.words[0]));
+            checks.extend(options(context, &line, "etc/crypttab", line.words[0]));
+        }
+    }
+    for line in lines(&files.text_as_it_is("etc/fstab")) {
+        let [source, target] = [line.words[0], line.words[1]];
+        let device = device(files, source);
+        if !is_ours(&device) && !opened.iter().any(|name| name == source) {
             continue;
         }
         count += 1;
-        let target = mount.target;
-        let missing: Vec<_> = ["_netdev", "nofail"]
-            .into_iter()
-            .filter(|option| !mount.options.contains(option) && !mount.options.contains(&"noauto"))
-            .collect();
-        if !missing.is_empty() {
-            let add = missing.join(",");
-            let why = format!(
-                "line {} of /etc/fstab ({target}) lacks {}",
-                mount.line,
-                missing.join(" and ")
-            );
-            // The fourth word of the line is its options.
-            let cure = format!(
-                r"sed -i -E '{}s/^(\s*\S+\s+\S+\s+\S+\s+\S+)/\1,{add}/' {path}",
-                mount.line
-            );
-            let check = match missing.contains(&"_netdev") {
-                true => Check::fail("fstab", why),
-                false => Check::warn("fstab", why),
-            };
-            checks.push(check.cure(cure));
+        if line.words.get(2) == Some(&"swap") {
+            checks.extend(swap(context, files, &line, &device));
+            continue;
         }
-        if is_number && mount.source == device {
+        checks.extend(options(context, &line, "etc/fstab", target));
+        if is_number(source) {
             let why = format!(
                 "line {} of /etc/fstab ({target}) names {device}, which may be another disk after a \
                  reboot",
-                mount.line
+                line.number
             );
+            let path = quote::path(&context.root.join("etc/fstab"));
             let by_name = map_of(context, &device).map(|map| format!("/dev/farblk/by-name/{map}"));
             let cure =
-                by_name.map(|name| format!("sed -i '{}s|{device}|{name}|' {path}", mount.line));
+                by_name.map(|name| format!("sed -i '{}s|{device}|{name}|' {path}", line.number));
             checks.push(Check::warn("fstab", why).cure(cure.unwrap_or_default()));
         }
     }
@@ -188,6 +208,68 @@ pub fn fstab(context: &Context, files: &Files) -> Vec<Check> {
         ));
     }
     checks
+}
+
+/// Says which options a line lacks that waits for the network.
+fn options(context: &Context, line: &Line<'_>, file: &str, what: &str) -> Option<Check> {
+    let missing: Vec<_> = ["_netdev", "nofail"]
+        .into_iter()
+        .filter(|option| !line.has(option) && !line.has("noauto"))
+        .collect();
+    if missing.is_empty() {
+        return None;
+    }
+    let number = line.number;
+    let why = format!(
+        "line {number} of /{file} ({what}) lacks {}",
+        missing.join(" and ")
+    );
+    let check = match missing.contains(&"_netdev") {
+        true => Check::fail("fstab", why),
+        false => Check::warn("fstab", why),
+    };
+    let path = quote::path(&context.root.join(file));
+    Some(check.cure(line.add(&missing.join(","), &path)))
+}
+
+/// Says if systemd waits at boot for a disk that it maps later: for swap no option helps.
+fn swap(context: &Context, files: &Files, line: &Line<'_>, device: &str) -> Option<Check> {
+    if line.has("noauto") {
+        return None;
+    }
+    let why = format!(
+        "line {} of /etc/fstab is swap on {}: the boot waits for the disk before it is mapped",
+        line.number, line.words[0]
+    );
+    let path = quote::path(&context.root.join("etc/fstab"));
+    let comment_out = format!("sed -i '{}s/^/#/' {path}", line.number);
+    let cure = match map_of_line(context, files, device) {
+        Some(map) => format!("{comment_out} && systemctl enable farblk-swap@{map}"),
+        // On a device that is opened later, or on a disk that is not there.
+        None => line.add("noauto", &path),
+    };
+    Some(Check::fail("fstab", why).cure(cure))
+}
+
+/// Returns the map on whose disk a device of a line is.
+fn map_of_line(context: &Context, files: &Files, device: &str) -> Option<String> {
+    let is_digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    if let Some(name) = device.strip_prefix("/dev/farblk/by-name/") {
+        let map = match name.rsplit_once("-part") {
+            Some((map, number)) if is_digits(number) => map,
+            _ => name,
+        };
+        return Some(map.to_owned());
+    }
+    let node = match is_number(device) {
+        true => device.to_owned(),
+        false => target(files, device),
+    };
+    let disk = match node.rsplit_once('p') {
+        Some((disk, number)) if is_digits(number) => disk,
+        _ => &node,
+    };
+    map_of(context, disk)
 }
 
 /// Returns the name of the map with this disk.

@@ -33,6 +33,9 @@ pub enum Holder {
     Device {
         /// The name.
         name: String,
+        /// The command that removes this device.
+        #[serde(skip)]
+        remedy: String,
     },
 }
 
@@ -41,7 +44,7 @@ impl fmt::Display for Holder {
         match self {
             Holder::Mount { path, fstype } => write!(f, "{path} ({fstype})"),
             Holder::Swap { path } => write!(f, "swap on {path}"),
-            Holder::Device { name } => f.write_str(name),
+            Holder::Device { name, .. } => f.write_str(name),
         }
     }
 }
@@ -52,7 +55,7 @@ impl Holder {
         match self {
             Holder::Mount { .. } => format!("mounted: {self}"),
             Holder::Swap { path } => format!("swap: {path}"),
-            Holder::Device { name } => format!("used by: {name}"),
+            Holder::Device { name, .. } => format!("used by: {name}"),
         }
     }
 
@@ -64,12 +67,35 @@ impl Holder {
             }
             Holder::Mount { path, .. } => format!("umount {}", quote::word(path)),
             Holder::Swap { path } => format!("swapoff {}", quote::word(path)),
-            Holder::Device { name } => format!(
-                "lsblk {}  # remove this device",
-                quote::word(&format!("/dev/{name}"))
-            ),
+            Holder::Device { remedy, .. } => remedy.clone(),
         }
     }
+
+    /// The device `name`, which uses a disk.
+    fn device(root: &Path, name: String) -> Self {
+        let attr = |file| read(root, &format!("sys/class/block/{name}/dm/{file}"));
+        let [id, dm] = ["uuid", "name"].map(|file| attr(file).trim_end().to_owned());
+        let node = format!("/dev/{name}");
+        let remedy = match id.split_once('-') {
+            // LVM makes its names of that of the group and that of the volume, with "--" for "-".
+            Some(("LVM", _)) => format!("vgchange --activate n {}", quote::word(&group(&dm))),
+            Some(("CRYPT", _)) => format!("cryptsetup close {}", quote::word(&dm)),
+            Some(("mpath", _)) => format!("multipath -f {}", quote::word(&dm)),
+            _ if !dm.is_empty() => format!("dmsetup remove {}", quote::word(&dm)),
+            _ if name.starts_with("md") => format!("mdadm --stop {}", quote::word(&node)),
+            _ if name.starts_with("loop") => format!("losetup --detach {}", quote::word(&node)),
+            _ => format!("lsblk {}  # remove this device", quote::word(&node)),
+        };
+        Self::Device { name, remedy }
+    }
+}
+
+/// Returns the volume group of an LVM volume by the name that device mapper has for that.
+fn group(name: &str) -> String {
+    const HYPHEN: &str = "\0";
+    let name = name.replace("--", HYPHEN);
+    let group = name.split('-').next().unwrap_or_default();
+    group.replace(HYPHEN, "-")
 }
 
 /// The mounts, swap spaces and devices that use the disk or partition `name` ("farblk0"), as seen
@@ -95,11 +121,11 @@ pub fn find(root: &Path, name: &str) -> Vec<Holder> {
     }
     for part in &parts {
         for name in names(&part.sysfs.join("holders")) {
-            holders.push(Holder::Device { name });
+            holders.push(Holder::device(root, name));
         }
     }
     for name in loops(root, &parts) {
-        holders.push(Holder::Device { name });
+        holders.push(Holder::device(root, name));
     }
     holders
 }
@@ -292,6 +318,12 @@ mod tests {
         symlink(node, fds.join("3")).expect("a link");
         assert_eq!(processes(&root, "x", &[]), ["(41)"]);
         let _ = fs::remove_dir_all(&root);
+    }
+
+    #[test]
+    fn groups() {
+        assert_eq!(group("vgc-data"), "vgc");
+        assert_eq!(group("my--vg-a--b"), "my-vg");
     }
 
     #[test]

@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Checks of the ports, exports and maps of this host.
 
+use std::path::Path;
+
 use super::Check;
 use crate::cmd::Context;
 use crate::cmd::list::Map;
+use crate::configfs::Job;
 use crate::error::fill_in;
+use crate::holders;
 use crate::saved::running::loop_name;
+use crate::saved::{self, Kind, Object, Side};
 
 /// What `farblk explain port` tells.
 pub const EXPLAIN_PORT: &str = "\
@@ -13,12 +18,14 @@ A port of this host does not listen. One in the state error lost its RDMA device
 listens again by itself once that is back.";
 /// What `farblk explain export` tells.
 pub const EXPLAIN_EXPORT: &str = "\
-An export of this host is not online. One that is unavailable lost its block device, or that has no \
-room. When a device that was removed is back, `farblk export create` with its settings offers the \
-export again. One whose device has no room goes on by itself once there is room again; until then \
-`farblk export create` is refused. Or the file behind an export was removed or replaced: clients go \
-on to use the file that has no name any more, and all that they have written is lost when its loop \
-device goes. Copy that while no client writes.";
+An export of this host is not online, or is in the files in /etc/farblk and not there. LVM or md of \
+this host may have taken its disk, since a client has made volumes on it: the hint names the command \
+that gives it back. One that is unavailable lost its block device, or that has no room. When a device \
+that was removed is back, `farblk export create` with its settings offers the export again. One whose \
+device has no room goes on by itself once there is room again; until then `farblk export create` is \
+refused. Or the file behind an export was removed or replaced: clients go on to use the file that has \
+no name any more, and all that they have written is lost when its loop device goes. Copy that while \
+no client writes.";
 /// What `farblk explain map` tells.
 pub const EXPLAIN_MAP: &str = "\
 A mapped disk has no path to its server, or I/O on it fails. The text is the last error of the map; \
@@ -68,8 +75,55 @@ pub fn check(context: &Context) -> Vec<Check> {
             checks.push(Check::ok(kind, text));
         }
     }
+    checks.extend(saved_exports(context));
     checks.extend(maps(context));
     checks
+}
+
+/// Says which exports of the files are not there, and which devices of this host use their disks:
+/// LVM and md take a disk on which a client has made theirs.
+fn saved_exports(context: &Context) -> Vec<Check> {
+    let configfs = &context.configfs;
+    let mut checks = Vec::new();
+    if configfs.require().is_err() {
+        return checks;
+    }
+    let exports = configfs.names(&configfs.path(&["exports"]));
+    let saved = saved::load(&context.root, Side::Server).objects;
+    let is_missing = |object: &&Object| {
+        object.kind == Kind::Export && object.is_enabled() && !exports.contains(&object.name)
+    };
+    for object in saved.iter().filter(is_missing) {
+        let mut text = format!("{} of {} does not run", object.title(), object.origin());
+        let mut cure = String::new();
+        let disk = disk_of(context, object);
+        for holder in disk
+            .iter()
+            .flat_map(|disk| holders::find(&context.root, disk))
+        {
+            text += &format!("; {}", holder.describe());
+            cure += &(holder.remedy() + "\n");
+        }
+        cure += "farblk config restore --server";
+        checks.push(Check::fail("export", text).cure(cure));
+    }
+    checks
+}
+
+/// The name of the disk that a saved export is for, "sda".
+fn disk_of(context: &Context, object: &Object) -> Option<String> {
+    let devices = &context.devices;
+    let device = match object.value("file") {
+        "" => object.value("device").to_owned(),
+        file => {
+            devices
+                .loops(Path::new(file), &Job::new(""))
+                .ok()?
+                .pop()?
+                .device
+        }
+    };
+    devices.name(&devices.number(Path::new(&device)).ok()??)
 }
 
 /// Says if clients of an export write to a file that has no name any more.

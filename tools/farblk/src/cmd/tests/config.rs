@@ -1251,3 +1251,50 @@ fn a_host_has_one_identity() {
     assert_eq!(host.file("host_id.1"), first);
     assert_eq!(host.ends("config diff", 0), "");
 }
+
+/// LVM and md of a server may take a disk on which a client has made theirs.
+#[test]
+fn a_disk_of_an_export_is_the_clients() {
+    let mut host = Host::new("config-grabbed");
+    host.system.disk("sdb");
+    host.system.link("dev/disk/by-path/b", "sdb");
+    let file = host.root.join("e.img");
+    fs::write(&file, [0; 4096]).expect("a file");
+    host.ok("export create e --device /dev/disk/by-path/b --allow b");
+    host.ok(&format!(
+        "export create f --file {} --allow b",
+        file.display()
+    ));
+    host.ends("config save", 0);
+    let text = host.ends("doctor", 11);
+    assert!(!text.contains("does not run"), "{text}");
+    // After a reboot, LVM of this host has its partition, and md the disk.
+    host.reload();
+    for (path, text) in [
+        ("sdb1/partition", "1"),
+        ("sdb1/dev", "8:1"),
+        ("sdb1/holders/dm-0", ""),
+        ("holders/md127", ""),
+    ] {
+        host.system.attr("sdb", path, text);
+    }
+    host.system.attr("dm-0", "dm/uuid", "LVM-abc");
+    host.system.attr("dm-0", "dm/name", "my--vg-data");
+    let text = host.ends("doctor", 11);
+    for want in [
+        "export e of ",
+        "does not run; used by: md127; used by: dm-0\n",
+        "fix: mdadm --stop /dev/md127\n",
+        "fix: vgchange --activate n my-vg\n",
+        "fix: farblk config restore --server",
+        "export f of ",
+    ] {
+        assert!(text.contains(want), "{want:?}: {text}");
+    }
+    let text = host.ends("config restore", 8);
+    assert!(
+        text.contains("vgchange --activate n my-vg"),
+        "{text}: {}",
+        host.err.take()
+    );
+}

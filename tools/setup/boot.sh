@@ -5,15 +5,15 @@
 . "$(dirname "$0")/lib.sh"
 
 PACKAGES="apt systemd systemd-sysv udev kmod iproute2 procps util-linux mount bash coreutils grep sed gawk findutils diffutils tar
- gzip e2fsprogs mdadm jq"
+ gzip e2fsprogs mdadm lvm2 fdisk jq"
 EXCLUDE="/usr/share/man/* /usr/share/doc/* /usr/share/locale/* /usr/share/i18n/* /usr/share/zoneinfo/* /usr/lib/udev/hwdb.d/*"
 # What is started at boot, of the units, generators and rules of the packages: each of the others costs some tenths of a
 # second, and no test needs it.
 WANTED="sys-kernel-config.mount systemd-journald.service systemd-udevd.service systemd-udev-trigger.service
  systemd-journald.socket systemd-journald-dev-log.socket systemd-udevd-control.socket systemd-udevd-kernel.socket tmp.mount
- systemd-user-sessions.service remote-fs.target systemd-fstab-generator 50-udev-default.rules 60-block.rules
- 60-infiniband.rules 60-persistent-storage.rules 63-md-raid-arrays.rules 64-md-raid-assembly.rules 80-drivers.rules
- 99-systemd.rules"
+ systemd-user-sessions.service remote-fs.target systemd-fstab-generator 50-udev-default.rules 55-dm.rules 56-lvm.rules
+ 60-block.rules 60-infiniband.rules 60-persistent-storage.rules 63-md-raid-arrays.rules 64-md-raid-assembly.rules 69-lvm.rules
+ 80-drivers.rules 95-dm-notify.rules 99-systemd.rules"
 
 # strip ROOT: leaves only what is wanted.
 strip() {

@@ -235,7 +235,9 @@ class Scenarios:
     """What is tried. Each begins with both machines up, the maps live and the file systems mounted, and ends so."""
 
     NAMES = ["coldplug", "names", "by_hand", "client_reboots", "server_reboots", "both_reboot", "server_is_late",
-             "power_off_alone", "mirror"]
+             "power_off_alone", "mirror", "clients_volumes"]
+
+    FILL = "for d in {}; do cd $d && head -c 4M /dev/urandom >a && cp /usr/bin/bash b && sha256sum a b >sums && sync; done"
 
     def __init__(self, run):
         self.run = run
@@ -250,8 +252,9 @@ class Scenarios:
             host.ready()
             host.sh("systemctl enable --now farblk-rxe@eth0 && rdma link show | grep -q rxe_eth0/1")
             host.sh("modprobe farblk")
-        client.sh("udevadm verify --resolve-names=never --no-style /usr/lib/udev/rules.d/60-farblk.rules && cd /usr/lib/systemd/system && "
-                  "systemd-analyze verify --man=no farblk-server.service farblk-map@x.service farblk-rxe@eth0.service farblk-shutdown.service")
+        client.sh("udevadm verify --resolve-names=never --no-style /usr/lib/udev/rules.d/*farblk*.rules && cd /usr/lib/systemd/system && "
+                  "systemd-analyze verify --man=no farblk-server.service farblk-map@x.service farblk-swap@x.service farblk-rxe@eth0.service "
+                  "farblk-shutdown.service")
         server.sh("farblk port add --addr 10.9.0.1")
         server.sh("farblk export create vol1 --device /dev/disk/by-id/virtio-farblk-disk --allow client --max-clients 1")
         server.sh("farblk export create vol2 --file /srv/vol2 --size 48M --allow client")
@@ -270,7 +273,7 @@ class Scenarios:
         client.sh("systemctl start remote-fs.target")
         # With nofail the target does not wait for them.
         self.are_mounted()
-        client.sh("for d in /data1 /data2; do cd $d && head -c 4M /dev/urandom >a && cp /usr/bin/bash b && sha256sum a b >sums && sync; done")
+        client.sh(self.FILL.format("/data1 /data2"))
         client.sh("cp /usr/bin/bash /tmp/ram && dd if=/tmp/ram of=/dev/farblk/by-name/scratch bs=64k oflag=direct conv=fsync,notrunc")
         self.state = self.describe()
         lines = self.state.splitlines()
@@ -553,6 +556,47 @@ class Scenarios:
         self.maps_are_live()
         self.same(ram=False)
         return f"assembled after {restarts} restarts of its unit"
+
+    def clients_volumes(self):
+        """A client makes LVM and md on the disk of an export. Its server leaves both alone when it reboots; without the
+        rule for that it uses them, and doctor has the cure."""
+        client, server = self.client, self.server
+        client.sh("systemctl stop data1.mount && modprobe raid1 && cp /etc/mdadm/mdadm.conf /root/ && echo AUTO -all >>/etc/mdadm/mdadm.conf")
+        disk = "vol1=/dev/farblk/by-name/vol1"
+        client.sh(f"{disk}; printf 'label: gpt\\nsize=24M, name=clients-lvm\\nsize=24M, name=clients-md\\n' | sfdisk --quiet --wipe always $vol1")
+        client.until(f"{disk}; udevadm settle; [ -b $vol1-part1 ] && [ /dev/disk/by-partlabel/clients-md -ef $vol1-part2 ]", 120)
+        client.sh(f"{disk}; seq=/dev/disk/by-diskseq/$(cat /sys/class/block/$(basename $(readlink -f $vol1))/diskseq) && "
+                  "[ $seq -ef $vol1 ] && [ $seq-part1 -ef $vol1-part1 ]")
+        client.sh(f"{disk}; vgcreate vgc $vol1-part1 && lvcreate --yes -L 16M -n data vgc && vgchange --activate n vgc && "
+                  "mdadm --create /dev/md/clients --level=1 --raid-devices=2 $vol1-part2 missing --run </dev/null && "
+                  "udevadm settle && mdadm --stop /dev/md/clients && sync")
+        grabbed = "dmsetup ls | grep vgc && grep ^md /proc/mdstat"
+        server.reboot()
+        server.down()
+        server.ready()
+        self.maps_are_live()
+        # Also when udev looks again.
+        server.sh("farblk export disable vol1 --force && udevadm trigger -s block --action=add && udevadm settle && sleep 2")
+        server.sh("! dmsetup ls | grep vgc && ! grep ^md /proc/mdstat && [ ! -e /dev/disk/by-partlabel/clients-md ] && farblk config restore --server")
+        self.maps_are_live()
+        rule = "/usr/lib/udev/rules.d/64-farblk-exports.rules"
+        server.sh(f"mv {rule} /root/")
+        server.reboot()
+        server.down()
+        server.ready()
+        server.until(grabbed)
+        server.until("farblk doctor | grep 'vol1 .* does not run; used by: '")
+        server.sh("farblk -j doctor | jq -r '.checks[] | select(.name == \"export\" and .level == \"fail\") | .hints[]' >/root/cure && "
+                  f"mv /root/{rule.rsplit('/', 1)[1]} {rule} && cat /root/cure && sh -x /root/cure && ! ( {grabbed} )")
+        self.maps_are_live()
+        client.sh(f"{disk}; vgchange --activate y vgc && dd if=/dev/vgc/data of=/dev/null bs=64k count=8 iflag=direct && vgchange --activate n vgc && "
+                  "wipefs --all --quiet $vol1-part1 $vol1-part2 $vol1 && udevadm settle; blockdev --rereadpt $vol1; udevadm settle; "
+                  "mkfs.ext4 -q -F -L vol1 $vol1 && mv /root/mdadm.conf /etc/mdadm/ && udevadm settle && systemctl start data1.mount && "
+                  + self.FILL.format("/data1"), BOOT)
+        self.stale()
+        self.same(ram=False)
+        self.renew()
+        self.same()
 
     # --- all of them ---
 

@@ -168,6 +168,16 @@ pub enum Command {
         #[arg(value_name = "DEVICE")]
         device: String,
     },
+    /// Print which saved export has a disk, for the udev rules
+    #[command(hide = true)]
+    UdevExport {
+        /// The disk: sda, /dev/sda
+        #[arg(value_name = "DEVICE")]
+        device: String,
+        /// The links to it
+        #[arg(value_name = "LINK")]
+        links: Vec<String>,
+    },
     /// Do a part of the work of a unit of systemd
     #[command(hide = true, subcommand)]
     Unit(Unit),

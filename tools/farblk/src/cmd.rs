@@ -214,6 +214,7 @@ pub fn run(context: &Context, command: &Command) -> Result<(), Error> {
         Command::Version => version::run(context),
         Command::Completions { shell } => shell::completions(context, *shell),
         Command::Udev { device } => udev::run(context, device),
+        Command::UdevExport { device, links } => udev::export(context, device, links),
         Command::Unit(unit) => unit::run(context, unit),
         Command::Man { dir } => shell::man(dir),
     }?;

@@ -184,6 +184,7 @@ fn the_files_name_commands_that_exist() {
         "units/farblk-map@.service",
         "units/farblk-shutdown.service",
         "udev/60-farblk.rules",
+        "udev/64-farblk-exports.rules",
     ] {
         let text = fs::read_to_string(tools.join(file)).expect(file);
         let lines = text.lines().filter(|line| !line.starts_with('#'));
@@ -192,17 +193,19 @@ fn the_files_name_commands_that_exist() {
             words.extend(line.split(['=', ' ', '"', '\'']).map(str::to_owned));
         }
         for window in words.windows(3) {
-            if window[0].ends_with("farblk") && ["udev", "unit", "config"].contains(&&*window[1]) {
+            if window[0].ends_with("farblk")
+                && ["udev", "udev-export", "unit", "config"].contains(&&*window[1])
+            {
                 commands.push(window[1..].to_vec());
             }
         }
     }
-    // Five of the units of server and map, one at shutdown, and two of the rules.
-    assert!(commands.len() >= 8, "{commands:?}");
+    // Five of the units of server and map, one at shutdown, and four of the rules.
+    assert!(commands.len() >= 10, "{commands:?}");
     let tree = Tree::new("names");
     for command in &commands {
         let line = match &*command[0] {
-            "udev" => "udev --help".to_owned(),
+            udev if udev.starts_with("udev") => format!("{udev} --help"),
             "config" => "config restore --help".to_owned(),
             noun => format!("{noun} {} --help", command[1]),
         };

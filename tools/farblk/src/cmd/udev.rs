@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
-//! `farblk udev`: the helper of the udev rules. It tells of which map a disk is, also when the
-//! kernel did not say so in its uevent.
+//! `farblk udev` and `farblk udev-export`: the helpers of the udev rules. They tell of which map a
+//! disk is, also when the kernel did not say so in its uevent, and which saved export has a disk.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::Context;
 use crate::configfs::Job;
 use crate::error::{Code, Error};
+use crate::saved::{self, Kind, Object, Side};
 
 /// What udev has to know of a disk, schema `farblk.udev/1`.
 #[derive(JsonSchema, Serialize)]
@@ -53,4 +54,29 @@ pub fn run(context: &Context, device: &str) -> Result<(), Error> {
         .iter()
         .filter_map(|(key, value)| value.map(|value| format!("{key}={value}")));
     known.try_for_each(|line| context.output.line(&line))
+}
+
+/// Runs `farblk udev-export`. Prints nothing of a disk that no saved export has.
+pub fn export(context: &Context, device: &str, links: &[String]) -> Result<(), Error> {
+    let node = format!("/dev/{}", device.strip_prefix("/dev/").unwrap_or(device));
+    let file = context.devices.file(&node);
+    // The rules take away the links that come from what is on the disk.
+    let lasts = |link: &&String| {
+        let mut folders = ["/dev/disk/by-uuid/", "/dev/disk/by-label/"].iter();
+        !folders.any(|folder| link.starts_with(folder))
+    };
+    let has_it = |object: &&Object| {
+        let path = object.value("device");
+        object.kind == Kind::Export
+            && (path == node
+                || links.iter().filter(lasts).any(|link| link == path)
+                || file.as_deref() == Some(object.value("file")))
+    };
+    let saved = saved::load(&context.root, Side::Server);
+    match saved.objects.iter().find(has_it) {
+        Some(export) => context
+            .output
+            .line(&format!("FARBLK_EXPORT={}", export.name)),
+        None => Ok(()),
+    }
 }

@@ -1252,7 +1252,8 @@ fn a_host_has_one_identity() {
     assert_eq!(host.ends("config diff", 0), "");
 }
 
-/// LVM and md of a server may take a disk on which a client has made theirs.
+/// LVM and md of a server may take a disk on which a client has made theirs. The udev rules ask
+/// which disks are for clients.
 #[test]
 fn a_disk_of_an_export_is_the_clients() {
     let mut host = Host::new("config-grabbed");
@@ -1260,12 +1261,29 @@ fn a_disk_of_an_export_is_the_clients() {
     host.system.link("dev/disk/by-path/b", "sdb");
     let file = host.root.join("e.img");
     fs::write(&file, [0; 4096]).expect("a file");
+    let ask = |host: &Host, words: &str| host.ok(&format!("udev-export {words}"));
+    assert_eq!(ask(&host, "sdb /dev/disk/by-path/b"), "");
     host.ok("export create e --device /dev/disk/by-path/b --allow b");
     host.ok(&format!(
         "export create f --file {} --allow b",
         file.display()
     ));
     host.ends("config save", 0);
+    assert_eq!(
+        ask(&host, "sdb /dev/disk/by-id/x /dev/disk/by-path/b"),
+        "FARBLK_EXPORT=e"
+    );
+    assert_eq!(ask(&host, "sdc /dev/disk/by-path/c"), "");
+    assert_eq!(ask(&host, "loop0"), "FARBLK_EXPORT=f");
+    assert_eq!(ask(&host, "loop1"), "");
+    // By a link that the rules would take away.
+    let uuid = "/dev/disk/by-uuid/1";
+    host.write(
+        "server.d/u.toml",
+        &format!("[export.u]\ndevice = \"{uuid}\"\n"),
+    );
+    assert_eq!(ask(&host, &format!("sdd {uuid}")), "");
+    fs::remove_file(host.etc("server.d/u.toml")).expect("a file");
     let text = host.ends("doctor", 11);
     assert!(!text.contains("does not run"), "{text}");
     // After a reboot, LVM of this host has its partition, and md the disk.

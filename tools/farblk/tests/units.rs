@@ -295,3 +295,16 @@ fn what_uses_a_map_stops_before_it() {
     // The first unmounts file systems with _netdev, the second stops LVM and md.
     assert_eq!(before, ["remote-fs-pre.target", "blk-availability.service"]);
 }
+
+/// A map whose server is away is tried again at its own pace: what it wants does not start it.
+#[test]
+fn swap_does_not_start_its_map() {
+    let text = unit("farblk-swap@.service");
+    let has = |start: &str| text.lines().any(|line| line.starts_with(start));
+    for pulls in ["Requires=", "Requisite=", "BindsTo=", "Wants=", "Upholds="] {
+        assert!(!has(pulls), "{pulls}");
+    }
+    for line in ["PartOf", "After", "WantedBy"] {
+        assert!(has(&format!("{line}=farblk-map@%i.service")), "{line}");
+    }
+}

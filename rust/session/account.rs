@@ -21,6 +21,8 @@
 //! not in the chunk where that buffer is soonest to come together: no large command starves beside
 //! small ones, and a buffer that never comes back stops one chunk.
 
+// Long: all that decides who gets memory.
+
 #![forbid(unsafe_code)]
 
 use core::ops::DerefMut;

@@ -148,8 +148,8 @@ pub(super) struct Command {
     /// The memory of other data.
     piece: Option<Piece>,
     /// Small memory that the slot keeps between commands, so that most need not ask for any. It is
-    /// given back while a command waits for memory, unless the slot is in use then, and by a command
-    /// other than an inline write that does not use it.
+    /// given back while a command waits for memory, unless the slot is in use then, and by a
+    /// command other than an inline write that does not use it.
     kept: Option<Piece>,
     stage: Stage,
     /// The device has done the command, and is being flushed before the answer.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
-//! `farblk map --persist` and `--forget` of `farblk unmap` and `farblk export rm`: one object in the
-//! files of /etc/farblk.
+//! `farblk map --persist` and `--forget` of `farblk unmap` and `farblk export rm`: one object in
+//! the files of /etc/farblk.
 
 use std::fs;
 use std::path::{Path, PathBuf};

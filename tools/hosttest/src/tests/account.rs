@@ -2,6 +2,8 @@
 
 //! Who gets the memory for commands.
 
+// Long: each rule of one module.
+
 mod simulation;
 
 use std::collections::{BTreeSet, VecDeque};

@@ -129,19 +129,27 @@ pub fn map(context: &Context, arguments: &cli::Map) -> Result<(), Error> {
         made.keep();
         true
     };
+    let keep = || {
+        let job = Job::new("cannot keep");
+        persist::keep(context, name, key_file.clone(), &job).unwrap_or_else(|error| {
+            persist::not_kept(context, &error.why, &error.hints());
+            false
+        })
+    };
+    // What was there before may be new in the files.
+    let is_kept_first = arguments.persist && !changed && !configfs.is_dry_run();
+    let is_new = changed || is_kept_first && keep();
     // A map that is there is kept, also if its names are not true in time.
     let reported = match configfs.is_dry_run() {
         true => Ok(()),
-        false => report(context, name, changed, start, &job),
+        false => report(context, name, changed, is_new, start, &job),
     };
     match &reported {
         Err(error) if error.code != Code::NoDeviceNode => return reported,
         _ => {}
     }
-    if arguments.persist {
-        if let Err(error) = persist::keep(context, name, key_file, &Job::new("cannot keep")) {
-            persist::not_kept(context, &error.why, &error.hints());
-        }
+    if arguments.persist && !is_kept_first {
+        keep();
     }
     reported
 }
@@ -540,11 +548,13 @@ impl Names {
     }
 }
 
-/// Waits for the device node and its links, and prints the node.
+/// Waits for the device node and its links, and prints the node. `changed` says whether the map is
+/// another one than before, and `is_new` whether that or its file is.
 fn report(
     context: &Context,
     name: &str,
     changed: bool,
+    is_new: bool,
     start: Instant,
     job: &Job,
 ) -> Result<(), Error> {
@@ -597,7 +607,7 @@ fn report(
     if context.output.is_json() {
         return context.output.document(&Document {
             schema: "farblk.map/1",
-            changed,
+            changed: is_new,
             map,
         });
     }
@@ -756,7 +766,7 @@ pub fn remap(context: &Context, arguments: &cli::Remap) -> Result<(), Error> {
         "stale" => Some((Code::Stale, LOSS)),
         "evicted" => Some((Code::Evicted, CHANGED)),
         "live" if configfs.is_dry_run() => return Ok(()),
-        "live" => return report(context, &name, false, start, &job),
+        "live" => return report(context, &name, false, false, start, &job),
         // An earlier remap could not enable it again: there is no disk whose contents could be
         // lost.
         "disabled" if !map.paths.is_empty() => None,
@@ -811,7 +821,7 @@ pub fn remap(context: &Context, arguments: &cli::Remap) -> Result<(), Error> {
     if configfs.is_dry_run() {
         return Ok(());
     }
-    report(context, &name, true, start, &job)
+    report(context, &name, true, true, start, &job)
 }
 
 /// Asks the user to accept the new contents of map `name`.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! `farblk map --persist` and `--forget` of `farblk unmap` and `farblk export rm`: one object in
+//! `farblk map --persist`, `farblk unmap --forget` and `farblk export rm --forget`: one object in
 //! the files of /etc/farblk.
 
 use std::fs;
@@ -27,13 +27,14 @@ fn file(context: &Context, name: &str) -> PathBuf {
 /// A file that has it with other settings is replaced if that map is all it has. Another file is
 /// left alone with a warning, and the exit code is 8: the map itself runs.
 ///
-/// `key_file` has the key of the map; if it is not known, the folder of keys may have such a file.
+/// Returns true if it has written. `key_file` has the key of the map; if it is not known, the
+/// folder of keys may have such a file.
 pub fn keep(
     context: &Context,
     name: &str,
     key_file: Option<String>,
     job: &Job,
-) -> Result<(), Error> {
+) -> Result<bool, Error> {
     let configfs = &context.configfs;
     let path = file(context, name);
     if configfs.is_dry_run() {
@@ -46,7 +47,7 @@ pub fn keep(
             let file = saved::keys::quoted(&file);
             configfs.record(|| format!("# unless {shown} says so, add to it: key_file = {file}"));
         }
-        return Ok(());
+        return Ok(false);
     }
     let _lock = context.lock(job)?;
     identity::save(context, job)?;
@@ -61,10 +62,11 @@ pub fn keep(
     }
     if let [unsaved, ..] = running::unsaved_keys(&map).as_slice() {
         not_kept(context, &unsaved.text, &Hints::new(unsaved.hint.clone()));
-        return Ok(());
+        return Ok(false);
     }
     if there.is_some_and(|there| says_so(context, &map, there)) {
-        return tell(context, there, name);
+        tell(context, there, name);
+        return Ok(false);
     }
     let elsewhere = there.filter(|there| place_of(there) != path);
     if elsewhere.is_some() || path.exists() && !is_alone(&saved, &path, Kind::Map, name) {
@@ -74,10 +76,10 @@ pub fn keep(
             &format!("{} has other things to say", path.display()),
             &Hints::new(format!("# edit {}\nfarblk config diff", quote::path(path))),
         );
-        return Ok(());
+        return Ok(false);
     }
     let text = saved::render(HEADING, None, &[&map]);
-    durable::replace(&path, &text, job, |back| {
+    let written = durable::replace(&path, &text, job, |back| {
         let mut saved = Saved::default();
         saved::parse(Side::Client, &path, back, &mut saved);
         let is_same = |there: &Object| there.says_as(&map) && there.problems.is_empty();
@@ -87,7 +89,8 @@ pub fn keep(
         }
     })?;
     let saved = saved::load(&context.root, Side::Client);
-    tell(context, saved.find(Kind::Map, name), name)
+    tell(context, saved.find(Kind::Map, name), name);
+    Ok(written != durable::Written::Unchanged)
 }
 
 /// Warns that a map, which runs, is not kept. The exit code is 8 then.
@@ -123,7 +126,7 @@ fn is_alone(saved: &Saved, file: &Path, kind: Kind, name: &str) -> bool {
         && !saved.problems.iter().any(is_here)
 }
 
-fn tell(context: &Context, there: Option<&Object>, name: &str) -> Result<(), Error> {
+fn tell(context: &Context, there: Option<&Object>, name: &str) {
     let path = there.map_or(Path::new(""), place_of);
     context
         .output
@@ -138,7 +141,6 @@ fn tell(context: &Context, there: Option<&Object>, name: &str) -> Result<(), Err
         );
         context.output.hint(hint);
     }
-    Ok(())
 }
 
 fn unit(name: &str) -> String {

@@ -513,3 +513,17 @@ fn there_are_several_words_for_ever() {
     }
     assert_eq!(host.fails("map 10.9.0.1/e --no-path-timeout -2").1, 2);
 }
+
+#[test]
+fn a_map_that_is_kept_now_has_changed_something() {
+    let host = Host::new("kept-now");
+    let changed = |line: &str| {
+        let text = host.ok(line);
+        serde_json::from_str::<serde_json::Value>(&text).expect("JSON")["changed"] == true
+    };
+    assert!(changed("-j map 10.9.0.1/e"));
+    assert!(!changed("-j map 10.9.0.1/e"));
+    assert!(changed("-j map 10.9.0.1/e --persist"));
+    assert!(!changed("-j map 10.9.0.1/e --persist"));
+    assert!(host.root.join("etc/farblk/client.d/e.toml").exists());
+}

@@ -235,7 +235,7 @@ class Scenarios:
     """What is tried. Each begins with both machines up, the maps live and the file systems mounted, and ends so."""
 
     NAMES = ["coldplug", "names", "by_hand", "client_reboots", "server_reboots", "both_reboot", "server_is_late",
-             "power_off_alone", "mirror", "clients_volumes"]
+             "power_off_alone", "mirror", "swap", "clients_volumes"]
 
     FILL = "for d in {}; do cd $d && head -c 4M /dev/urandom >a && cp /usr/bin/bash b && sha256sum a b >sums && sync; done"
 
@@ -556,6 +556,57 @@ class Scenarios:
         self.maps_are_live()
         self.same(ram=False)
         return f"assembled after {restarts} restarts of its unit"
+
+    def swap(self):
+        """The swap space of boot.rst, on RAM whose contents are lost: what doctor says of a line of fstab brings it. The
+        client boots without its server, too, and has the space when that comes."""
+        client, server = self.client, self.server
+        with open(f"{TOP}/Documentation/boot.rst", encoding="utf-8") as page:
+            unit = [line[2:] for line in page if "systemd-makefs swap" in line or "SWAPON_OPTIONS" in line]
+        on = "[ \"$(swapon --show=PRIO --noheadings)\" = 10 ]"
+        server.sh("farblk export create swap --ram 16M --allow client && farblk config save")
+        client.sh("farblk map server/swap --no-path-timeout forever --persist && farblk unmap swap")
+        code = base64.b64encode(("[Service]\n" + "".join(unit)).encode()).decode()
+        client.sh("cp /etc/fstab /root/fstab && mkdir /etc/systemd/system/farblk-swap@swap.service.d && "
+                  f"base64 -d <<<{code} >/etc/systemd/system/farblk-swap@swap.service.d/override.conf && "
+                  "echo '/dev/farblk/by-name/swap none swap _netdev,nofail 0 0' >>/etc/fstab")
+        client.sh("eval \"$(farblk -j doctor | jq -r '.checks[] | select(.name == \"fstab\") | .hint')\" && "
+                  "farblk doctor | grep 'ok *fstab' && systemctl daemon-reload && systemctl enable --now farblk-map@swap farblk-swap@swap")
+        client.sh(on)
+        client.reboot()
+        down = client.down()
+        client.ready()
+        client.until(on)
+        # It is given back before the map goes.
+        client.sh("systemctl restart farblk-map@swap")
+        client.until(f"{on} && systemctl is-active farblk-swap@swap")
+        client.sh("systemctl stop farblk-map@swap && [ -z \"$(swapon --show)\" ] && [ ! -e /sys/kernel/config/farblk/maps/swap ]")
+        client.sh("systemctl start farblk-map@swap")
+        client.until(on)
+        client.power_off()
+        server.power_off()
+        client.power_on()
+        client.ready()
+        client.sh("systemctl is-active --quiet swap.target systemd-user-sessions && [ -z \"$(swapon --show)\" ]")
+        server.power_on()
+        server.ready()
+        client.until(on, BOOT)
+        # And while the server is away.
+        server.power_off()
+        client.until("[ \"$(</sys/kernel/config/farblk/maps/swap/state)\" = reconnecting ]")
+        off = client.power_off()
+        server.power_on()
+        client.power_on()
+        server.ready(BOOT * 2)
+        client.ready(BOOT * 2)
+        client.until(on, BOOT)
+        client.sh("systemctl disable --now farblk-map@swap farblk-swap@swap && [ -z \"$(swapon --show)\" ] && mv /root/fstab /etc/fstab && "
+                  "rm -r /etc/farblk/client.d/swap.toml /etc/systemd/system/farblk-swap@swap.service.d && systemctl daemon-reload")
+        server.sh("farblk export rm swap && farblk config save --prune")
+        self.maps_are_live()
+        self.same(ram=False)
+        self.new_ram()
+        return f"down after {down:.0f} s, off after {off:.0f} s without the server"
 
     def clients_volumes(self):
         """A client makes LVM and md on the disk of an export. Its server leaves both alone when it reboots; without the

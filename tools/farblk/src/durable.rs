@@ -202,7 +202,7 @@ fn suffixed(path: &Path) -> PathBuf {
 /// A name in the same folder that nobody takes for a file of the configuration.
 fn hidden(path: &Path, suffix: &str) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    path.with_file_name(format!(".{name}.{suffix}"))
+    path.with_file_name(format!(".{name}.farblk-{suffix}"))
 }
 
 /// Removes what commands that were killed have left beside a file. None is at work, as the caller
@@ -230,7 +230,7 @@ pub fn remove_those_of_killed(path: &Path, name_of: &dyn Fn(&str) -> PathBuf) {
     for name in entries.flatten().flatten().map(|entry| entry.file_name()) {
         let name = name.to_string_lossy();
         let number = name
-            .split('.')
+            .split(['.', '-'])
             .rev()
             .find(|part| part.parse::<u32>().is_ok())
             .unwrap_or_default();
@@ -308,22 +308,37 @@ mod tests {
         assert_eq!(write("a = 1\n"), Written::Unchanged);
         assert!(read("server.toml.1").is_err());
         // As a command that was killed leaves them.
-        fs::write(root.join("etc/farblk/.server.toml.new"), "half").expect("a file");
-        fs::write(root.join("etc/farblk/.server.toml.old"), "half").expect("a file");
+        fs::write(root.join("etc/farblk/.server.toml.farblk-new"), "half").expect("a file");
+        fs::write(root.join("etc/farblk/.server.toml.farblk-old"), "half").expect("a file");
         assert_eq!(write("a = 2\n"), Written::Replaced);
         assert_eq!(mode(&path), 0o644);
         assert_eq!(read("server.toml").expect("a file"), "a = 2\n");
         assert_eq!(read("server.toml.1").expect("a file"), "a = 1\n");
         // Also beside what stays as it is.
-        fs::write(root.join("etc/farblk/.server.toml.new"), "half").expect("a file");
-        fs::write(root.join("etc/farblk/.server.toml.4194305"), "half").expect("a file");
-        fs::write(root.join("etc/farblk/.server.toml.1"), "half").expect("a file");
+        fs::write(root.join("etc/farblk/.server.toml.farblk-new"), "half").expect("a file");
+        fs::write(root.join("etc/farblk/.server.toml.farblk-4194305"), "half").expect("a file");
+        // Those of others are none of its business.
+        for others in [
+            ".server.toml.1",
+            ".server.toml.20240131",
+            ".server.toml.new",
+        ] {
+            fs::write(root.join("etc/farblk").join(others), "theirs").expect("a file");
+        }
         assert_eq!(write("a = 2\n"), Written::Unchanged);
         let names = fs::read_dir(root.join("etc/farblk")).expect("a folder");
         let mut names: Vec<_> = names.flatten().map(|entry| entry.file_name()).collect();
         names.sort();
-        assert_eq!(names, [".server.toml.1", "server.toml", "server.toml.1"]);
-        fs::remove_file(root.join("etc/farblk/.server.toml.1")).expect("to remove it");
+        let others = [
+            ".server.toml.1",
+            ".server.toml.20240131",
+            ".server.toml.new",
+        ];
+        assert_eq!(names[..3], others);
+        assert_eq!(names[3..], ["server.toml", "server.toml.1"]);
+        for others in others {
+            fs::remove_file(root.join("etc/farblk").join(others)).expect("to remove it");
+        }
         // What cannot be read back replaces nothing.
         let refuse = |back: &str| Err(job.error(Code::Io, back));
         let error = replace(&path, "a = 3\n", &job, refuse).expect_err("refused");

@@ -164,7 +164,7 @@ fn write(path: &Path, text: &str) -> io::Result<()> {
     };
     let new_name = |number: &str| {
         let mut new_name = name.to_owned();
-        new_name.push(format!(".{number}.new"));
+        new_name.push(format!(".farblk-{number}.new"));
         path.with_file_name(new_name)
     };
     durable::remove_those_of_killed(path, &new_name);

@@ -8,7 +8,8 @@ use crate::cmd::Context;
 use crate::cmd::list::Map;
 use crate::configfs::Job;
 use crate::error::fill_in;
-use crate::holders;
+use crate::holders::{self, Holder};
+use crate::quote;
 use crate::saved::running::loop_name;
 use crate::saved::{self, Kind, Object, Side};
 
@@ -20,7 +21,7 @@ listens again by itself once that is back.";
 pub const EXPLAIN_EXPORT: &str = "\
 An export of this host is not online, or is in the files in /etc/farblk and not there. LVM or md of \
 this host may have taken its disk, since a client has made volumes on it: the hint names the command \
-that gives it back. One that is unavailable lost its block device, or that has no room. When a device \
+that gives it back. If this host uses the disk itself, forget the export. One that is unavailable lost its block device, or that has no room. When a device \
 that was removed is back, `farblk export create` with its settings offers the export again. One whose \
 device has no room goes on by itself once there is room again; until then `farblk export create` is \
 refused. Or the file behind an export was removed or replaced: clients go on to use the file that has \
@@ -97,14 +98,26 @@ fn saved_exports(context: &Context) -> Vec<Check> {
         let mut text = format!("{} of {} does not run", object.title(), object.origin());
         let mut cure = String::new();
         let disk = disk_of(context, object);
-        for holder in disk
-            .iter()
+        let found = disk.iter();
+        let found: Vec<_> = found
             .flat_map(|disk| holders::find(&context.root, disk))
-        {
+            .collect();
+        for holder in &found {
             text += &format!("; {}", holder.describe());
-            cure += &(holder.remedy() + "\n");
         }
-        cure += "farblk config restore --server";
+        // Clients make volumes on the disk of an export; but what is mounted is this host's.
+        let is_device = |holder: &Holder| matches!(holder, Holder::Device { .. });
+        if found.iter().all(is_device) {
+            for holder in &found {
+                cure += &(holder.remedy() + "\n");
+            }
+            cure += "farblk config restore --server";
+        } else {
+            cure += &format!(
+                "farblk export rm {} --forget  # this host uses the disk itself",
+                quote::word(&object.name)
+            );
+        }
         checks.push(Check::fail("export", text).cure(cure));
     }
     checks

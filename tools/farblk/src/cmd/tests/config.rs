@@ -951,12 +951,12 @@ fn files_beside_the_saved_one_stay() {
     assert!(host.err.take().contains(": map m is not saved: it is in "));
     assert!(host.file("client.d/m.toml").contains("10.9.0.7"));
     // A command that was killed left this; nobody reads it.
-    host.write(".client.toml.new", "[map.half");
+    host.write(".client.toml.farblk-new", "[map.half");
     host.ends("config check", 0);
     host.ok("unmap n");
     host.ends("config save --prune", 0);
     assert!(host.file("client.toml.1").contains("[map.n]"));
-    assert!(!host.etc(".client.toml.new").exists());
+    assert!(!host.etc(".client.toml.farblk-new").exists());
 }
 
 #[test]
@@ -1276,6 +1276,41 @@ fn a_disk_of_an_export_is_the_clients() {
     assert_eq!(ask(&host, "sdc /dev/disk/by-path/c"), "");
     assert_eq!(ask(&host, "loop0"), "FARBLK_EXPORT=f");
     assert_eq!(ask(&host, "loop1"), "");
+    // What this host is told to use itself is none of a client's: not the disk, and no partition.
+    let links = "/dev/disk/by-path/b /dev/disk/by-uuid/1-2";
+    for (file, text) in [
+        (
+            "etc/fstab",
+            "# a comment\nUUID=1-2 /srv ext4 defaults 0 2\n",
+        ),
+        ("etc/fstab", "/dev/disk/by-path/b none swap sw 0 0\n"),
+        ("etc/crypttab", "srv UUID=\"1-2\" none luks\n"),
+        ("proc/cmdline", "quiet root=UUID=1-2 ro\n"),
+    ] {
+        let path = host.root.join(file);
+        let before = fs::read_to_string(&path).ok();
+        fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+        fs::write(&path, text).expect("a file");
+        assert_eq!(
+            ask(&host, &format!("sdb {links}")),
+            "FARBLK_EXPORT=",
+            "{text}"
+        );
+        match before {
+            Some(before) => fs::write(&path, before).expect("a file"),
+            None => fs::remove_file(&path).expect("to remove it"),
+        }
+    }
+    assert_eq!(ask(&host, &format!("sdb {links}")), "FARBLK_EXPORT=e");
+    // A name that another disk may have after a reboot, and an export that is not to run.
+    for text in [
+        "device = \"/dev/sdk\"",
+        "device = \"/dev/disk/by-path/k\"\nenabled = false",
+    ] {
+        host.write("server.d/k.toml", &format!("[export.k]\n{text}\n"));
+        assert_eq!(ask(&host, "sdk /dev/disk/by-path/k"), "", "{text}");
+    }
+    fs::remove_file(host.etc("server.d/k.toml")).expect("a file");
     // By a link that the rules would take away.
     let uuid = "/dev/disk/by-uuid/1";
     host.write(

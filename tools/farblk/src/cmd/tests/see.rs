@@ -420,7 +420,7 @@ fn metrics_in_a_file() {
     );
     assert_eq!(mode & 0o777, 0o644);
     // It is replaced, and nothing else stays in the folder, not even what a killed one has left.
-    fs::write(host.root.join("farblk.prom.4194305.new"), "half").expect("a file");
+    fs::write(host.root.join("farblk.prom.farblk-4194305.new"), "half").expect("a file");
     host.kernel.put("maps/scratch", "state", "failed");
     let document = host.json(&format!("-j {line}"));
     assert_eq!(document["schema"], "farblk.written/1");

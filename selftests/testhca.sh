@@ -168,6 +168,21 @@ counts() { [ "$(stat "$1")" -gt 0 ]; }
 few_segments() { poor max_sge=3; }
 one_segment() { poor max_sge_rd=1; }
 few_pages() { poor max_pages=16; }
+# few_requests: a map gets as many commands as the queues of the device have room for.
+few_requests() {
+	local wr depth
+	for wr in 1022 1023 1024; do
+		device max_wr=$wr
+		back "null_disk fbm 16"
+		must serve_block e "$BACK"
+		for depth in 340 1024; do
+			must map m e depth=$depth
+			moves
+			must unmap m
+		done
+		clean
+	done
+}
 # slabs: the more pages a region of the device has, the larger they are.
 slabs() {
 	local most regions before=1000
@@ -576,6 +591,7 @@ scenario sinks_noticed "a module that does not keep them"
 scenario few_segments "three segments per work request"
 scenario one_segment "one segment per RDMA READ"
 scenario few_pages "regions of few pages"
+scenario few_requests "queues that are shorter than a map asks for"
 scenario slabs "slabs of a device with few pages per region, and with many"
 scenario small_pages "regions of pages of 4 KiB or 2 MiB, whatever a page of the kernel is"
 scenario one_read "one RDMA READ at a time"

@@ -2803,7 +2803,7 @@ impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
             Receives::Own(cq) => {
                 // A queue that was never used has nothing to drain; and a device that could not
                 // connect the queue pair may never drain its receive queue.
-                if self.send_posted.load(Relaxed) != 0 {
+                if self.has_sent() {
                     self.drain_sends(failed)?;
                 }
                 if self.posting.posted() != 0 {
@@ -2815,7 +2815,7 @@ impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
                 let connected = self.id.was_connected();
                 let told = !connected || self.wait_last_receive(failed);
                 // The receives may complete in the same queue.
-                if connected || self.send_posted.load(Relaxed) != 0 {
+                if connected || self.has_sent() {
                     self.drain_sends(failed)?;
                 }
                 if !told {
@@ -2954,6 +2954,11 @@ impl<H: QpHandler<T>, T: Transport> Qp<H, T> {
         };
         *stage = Stage::Failed(failed);
         Ok(failed)
+    }
+
+    /// Returns true if anything was posted to the send queue, by a slot or by the ULP itself.
+    fn has_sent(&self) -> bool {
+        self.send_posted.load(Relaxed) != 0 || self.extra_posted.load(Relaxed) != 0
     }
 
     /// Waits until all that was posted to the send queue has completed, and all that has completed

@@ -126,8 +126,8 @@ pub(crate) struct RequestState<H: RequestHandler> {
     watches: Atomic<u64>,
     /// There is room for a work request of [`Qp::probe`].
     can_probe: bool,
-    /// Not 0 while one is under way. The next one must not be posted before.
-    probing: Atomic<u32>,
+    /// One is under way. The next one must not be posted before.
+    pub(super) probing: Atomic<bool>,
     /// How many there were.
     probes: Atomic<u64>,
     probe_cqe: Opaque<bindings::ib_cqe>,
@@ -196,7 +196,7 @@ unsafe impl<H: RequestHandler> Ulp<H, Rc> for Requests {
             registers_again,
             watches: Atomic::new(0),
             can_probe,
-            probing: Atomic::new(0),
+            probing: Atomic::new(false),
             probes: Atomic::new(0),
             probe_cqe: Opaque::new(bindings::ib_cqe {
                 done: Some(probe_done::<H>),
@@ -1268,7 +1268,7 @@ impl<H: RequestHandler> Qp<H> {
         if self.reaps {
             self.send_cq.cq().reap();
         }
-        if self.ulp.probing.xchg(1, Full) != 0 {
+        if self.ulp.probing.xchg(true, Full) {
             return;
         }
         self.ulp
@@ -1508,7 +1508,7 @@ unsafe extern "C" fn probe_done<H: RequestHandler>(
             .cast::<Opaque<bindings::ib_cqe>>();
         &*kernel::container_of!(cqe, RequestState<H>, probe_cqe)
     };
-    state.probing.store(0, Relaxed);
+    state.probing.store(false, Relaxed);
 }
 
 /// What a reply does in addition to sending a message.

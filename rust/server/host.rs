@@ -40,8 +40,8 @@ impl Rule {
         [&self.key, &self.key_next].into_iter().flatten()
     }
 
-    /// Returns the access of a host that sends `id`, where hosts without an entry have `any`. Who
-    /// sends another id than that of the entry has no more than the entry allows.
+    /// Returns the access of a host that sends `id`, where hosts without an entry have `any`. A
+    /// host with another id than that of the entry has no more than the entry allows.
     fn access(&self, id: &Uuid, any: Option<Access>) -> Option<Access> {
         match self.access {
             Some(access) if self.id.is_none_or(|expected| expected == *id) => Some(access),

@@ -213,9 +213,10 @@ impl Pool {
 
     /// Returns the number of chunks that may be added: none while the system has no memory.
     fn growable(&self, state: &State) -> usize {
-        match state.refused {
-            true => 0,
-            false => self.budget().growable(state.accounts.common.count()),
+        if state.refused {
+            0
+        } else {
+            self.budget().growable(state.accounts.common.count())
         }
     }
 
@@ -234,9 +235,10 @@ impl Pool {
                 state.accounts.wants_more = false;
                 let common = &mut state.accounts.common;
                 let exceeded = self.budget().is_exceeded();
-                match common.count() > 1 {
-                    true => common.remove_idle(exceeded),
-                    false => None,
+                if common.count() > 1 {
+                    common.remove_idle(exceeded)
+                } else {
+                    None
                 }
             };
             if chunk.is_none() {
@@ -417,9 +419,10 @@ impl Client {
     /// Makes a client that has nothing: with an account of its own, or with that of all hosts that
     /// have no entry. May sleep.
     pub(in crate::server) fn new(pool: &Arc<Pool>, has_entry: bool) -> Result<Arc<Self>> {
-        let account = match has_entry {
-            true => Some(pool.add_node(|accounts| accounts.add_account())?),
-            false => None,
+        let account = if has_entry {
+            Some(pool.add_node(|accounts| accounts.add_account())?)
+        } else {
+            None
         };
         let shared = account.unwrap_or(pool.strangers);
         let number = pool.add_node(|accounts| accounts.add_client(shared));

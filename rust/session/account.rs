@@ -18,8 +18,9 @@
 //! client. Accounts take turns at the common memory, and so do the clients of an account, with one
 //! buffer each time, however many requesters they have; an account that has too much misses its
 //! turn. The first account whose buffer is missing is *blocked*. Others in the queue may go on, but
-//! not in the chunk where that buffer is soonest to come together: no large command starves beside
-//! small ones, and a buffer that never comes back stops one chunk.
+//! not in the chunk where that buffer is soonest to come together: small commands that end do not
+//! let a large one starve. A buffer that does not come back stops one chunk, and may stop a command
+//! that waits for all of that chunk until it does.
 
 // Long: all that decides who gets memory.
 
@@ -322,10 +323,7 @@ where
         let fits = reserved
             .as_ref()
             .is_some_and(|chunk| len.bytes() <= chunk.bytes());
-        let list = match fits {
-            true => for_reserved,
-            false => for_common,
-        };
+        let list = if fits { for_reserved } else { for_common };
         if self.first(list).is_none() {
             if let Some(buffer) = self.take(client, len) {
                 return Some(buffer);
@@ -402,9 +400,10 @@ where
                 self.append(QUEUE, account);
                 continue;
             }
-            let buffer = match len.bytes() < missing {
-                true => self.take_common(client, len, blocked.is_some()),
-                false => None,
+            let buffer = if len.bytes() < missing {
+                self.take_common(client, len, blocked.is_some())
+            } else {
+                None
             };
             if let Some(buffer) = buffer {
                 left = left.saturating_sub(buffer.bytes());

@@ -19,7 +19,7 @@ static int query_device(struct ib_device *ib, struct ib_device_attr *attr, struc
 		.page_size_cap = dev->page_sizes,
 		.vendor_id = 0,
 		.max_qp = THCA_MAX_QP,
-		.max_qp_wr = THCA_MAX_WR,
+		.max_qp_wr = dev->max_wr,
 		.device_cap_flags = (dev->mem_mgt ? IB_DEVICE_MEM_MGT_EXTENSIONS : 0) |
 				    IB_DEVICE_RC_RNR_NAK_GEN | IB_DEVICE_CURR_QP_STATE_MOD | IB_DEVICE_SYS_IMAGE_GUID |
 				    IB_DEVICE_PORT_ACTIVE_EVENT,
@@ -193,6 +193,7 @@ static void init(struct thca_dev *dev, struct net_device *netdev)
 	dev->remote_inv = thca_remote_inv();
 	dev->iwarp = thca_iwarp();
 	dev->max_pages = thca_max_pages();
+	dev->max_wr = thca_max_wr();
 	dev->page_sizes = thca_page_sizes();
 	dev->max_rd_atom = thca_max_rd_atom();
 

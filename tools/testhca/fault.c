@@ -46,6 +46,10 @@ static unsigned int max_pages = 512;
 module_param(max_pages, uint, 0644);
 MODULE_PARM_DESC(max_pages, "pages of a region that a work request registers (512; siw has 256)");
 
+static unsigned int max_wr = THCA_MAX_WR;
+module_param(max_wr, uint, 0644);
+MODULE_PARM_DESC(max_wr, "work requests of a queue of a queue pair (16384)");
+
 static unsigned int page_sizes = 0xfffff000;
 module_param(page_sizes, uint, 0644);
 MODULE_PARM_DESC(page_sizes, "sum of the sizes of pages that a region can have (0xfffff000; irdma has 0x40201000)");
@@ -160,6 +164,11 @@ bool thca_remote_inv(void)
 u32 thca_max_pages(void)
 {
 	return clamp(READ_ONCE(max_pages), 1U, (u32)THCA_MAX_PAGES);
+}
+
+u32 thca_max_wr(void)
+{
+	return clamp(READ_ONCE(max_wr), 1U, (u32)THCA_MAX_WR);
 }
 
 u32 thca_page_sizes(void)

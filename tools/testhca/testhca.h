@@ -84,7 +84,7 @@ struct thca_dev {
 	struct xarray mrs;
 	u32 next_mr;
 
-	u32 max_sge, max_sge_rd, max_srq, max_pages, page_sizes, max_rd_atom;
+	u32 max_sge, max_sge_rd, max_srq, max_pages, max_wr, page_sizes, max_rd_atom;
 	bool mem_mgt, remote_inv, iwarp;
 	/* It has failed for good. */
 	bool fatal;
@@ -380,6 +380,7 @@ bool thca_has_srq_ops(void);
 bool thca_mem_mgt(void);
 bool thca_remote_inv(void);
 u32 thca_max_pages(void);
+u32 thca_max_wr(void);
 u32 thca_page_sizes(void);
 u32 thca_max_rd_atom(void);
 u64 thca_reg_ns(void);

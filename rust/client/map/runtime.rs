@@ -915,10 +915,10 @@ impl MapRuntime {
     /// Handles a late request of a hardware queue.
     ///
     /// A server answers a command however long that takes, or the connection breaks, which the HCA
-    /// is made to find out. An RDMA READ
-    /// or WRITE involves only the HCAs, and work requests complete in order: if none has completed
-    /// for as long as a request may take, the path is of no use. Nor is it if a command was
-    /// found to be answered, and the HCA has still not completed it after that time.
+    /// is made to find out. An RDMA READ or WRITE involves only the HCAs, and work requests
+    /// complete in order: if none has completed for as long as a request may take, the path is of
+    /// no use. Nor is it if a command was found to be answered, and the HCA has still not completed
+    /// it after that time.
     fn handle_late(&mut self, hw_queue: u16) {
         let now = self.resources.timers.now();
         let timeout_ms = self.resources.params.options.io_timeout_ms.into();

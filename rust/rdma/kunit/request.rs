@@ -103,6 +103,23 @@ mod tests {
         })
     }
 
+    /// Also on a queue pair that has sent nothing else, and whose sends complete in a queue that
+    /// nobody looks at.
+    #[test]
+    fn probes_are_drained() -> Result {
+        for direct in [None, Some((true, false))] {
+            with_pair_of(CAPS, Kind { direct, srq: None }, |pair| {
+                pair.far.qp.fail();
+                pair.near.qp.probe();
+                check!(pair.near.qp.ulp.probing.load(Relaxed));
+                check!(pair.near.qp.drain().is_ok());
+                check!(!pair.near.qp.ulp.probing.load(Relaxed));
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
     #[test]
     fn carries_its_memory_behind_the_message() -> Result {
         with_requests(|pair| {

@@ -148,8 +148,7 @@ pub(super) struct Command {
     /// The memory of other data.
     piece: Option<Piece>,
     /// Small memory that the slot keeps between commands, so that most need not ask for any. It is
-    /// given back while a command waits for memory, unless the slot is in use then, and by a
-    /// command other than an inline write that does not use it.
+    /// given back while a command waits for memory, and by a command that does not use it.
     kept: Option<Piece>,
     stage: Stage,
     /// The device has done the command, and is being flushed before the answer.
@@ -288,6 +287,7 @@ impl Command {
             ..
         } = self.operation
         {
+            self.free_kept();
             self.recv = Some(recv);
             return self.submit(queue, qp, true);
         }
@@ -668,9 +668,10 @@ impl Command {
         if let Some(recv) = self.recv.take() {
             queue.put_recv(qp, recv);
         }
-        match self.piece.is_some() || self.kept.is_some() {
-            true => self.end_with_memory(queue),
-            false => queue.put(self),
+        if self.piece.is_some() || self.kept.is_some() {
+            self.end_with_memory(queue);
+        } else {
+            queue.put(self);
         }
     }
 
@@ -685,9 +686,10 @@ impl Command {
             Some(piece) if piece.is_small() && self.kept.is_none() => self.kept = Some(piece),
             piece => drop(piece),
         }
-        match self.kept.is_some() {
-            true => queue.put_keeping(self),
-            false => queue.put(self),
+        if self.kept.is_some() {
+            queue.put_keeping(self);
+        } else {
+            queue.put(self);
         }
     }
 

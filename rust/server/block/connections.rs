@@ -345,9 +345,10 @@ fn io_max(device: &Device) -> u32 {
 }
 
 /// Returns the most commands in flight on a connection of a device: each takes two sends, and where
-/// the data of writes are read into regions, one more to invalidate its region.
+/// the data of writes are read into regions, one more to invalidate its region. The client has a
+/// region for each, and one more send to find out whether the connection is there.
 fn depth_max(device: &Device) -> u16 {
-    let sends = device.limits().max_qp_wr.saturating_sub(1);
+    let sends = device.limits().max_qp_wr.saturating_sub(2);
     u16::try_from(sends / 3)
         .unwrap_or(u16::MAX)
         .clamp(1, DEPTH_MAX)

@@ -1028,9 +1028,10 @@ impl IoQueue {
         if let Some(memory) = command.take_kept(len) {
             return command.supply(self, qp, memory);
         }
-        let line = match self.reserved.requester.fits_reserved(len) {
-            true => Line::Reserved,
-            false => Line::Common,
+        let line = if self.reserved.requester.fits_reserved(len) {
+            Line::Reserved
+        } else {
+            Line::Common
         };
         let state = self.line(line);
         // Commands that wait already come first.

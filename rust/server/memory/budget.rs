@@ -118,9 +118,10 @@ impl PoolMemory {
             budget: budget.clone(),
             is_chunk: false,
         };
-        match share::may_last(budget.size, all, first) {
-            true => Ok(made),
-            false => Err(ENOMEM),
+        if share::may_last(budget.size, all, first) {
+            Ok(made)
+        } else {
+            Err(ENOMEM)
         }
     }
 
@@ -136,9 +137,10 @@ impl PoolMemory {
 
 impl Drop for PoolMemory {
     fn drop(&mut self) {
-        match self.is_chunk {
-            true => self.budget.chunks.fetch_sub(1, Relaxed),
-            false => self.budget.lasting.fetch_sub(self.memory.len(), Relaxed),
-        };
+        if self.is_chunk {
+            self.budget.chunks.fetch_sub(1, Relaxed);
+        } else {
+            self.budget.lasting.fetch_sub(self.memory.len(), Relaxed);
+        }
     }
 }

@@ -84,6 +84,13 @@ impl Context {
         (!self.configfs.is_dry_run()).then(lock).transpose()
     }
 
+    /// Takes the lock of the commands that make a map: each map has one, as enabling it may take
+    /// long.
+    pub fn lock_map(&self, map: &str, job: &Job) -> Result<Option<Lock>, Error> {
+        let lock = || Lock::take_of_map(&self.root, map, job);
+        (!self.configfs.is_dry_run()).then(lock).transpose()
+    }
+
     /// An error for an object that must exist.
     pub fn not_found(&self, what: &str, kind: &str, name: &str) -> Error {
         let names = self

@@ -41,16 +41,20 @@ impl Drop for Lock {
 impl Lock {
     /// Takes the lock of the host below `root`; waits up to 30 s for another command.
     pub fn take(root: &Path, job: &Job) -> Result<Self, Error> {
-        Self::take_within(root, LOCK_TIMEOUT, job)
+        Self::take_within(&root.join(LOCK), LOCK_TIMEOUT, job)
     }
 
-    fn take_within(root: &Path, timeout: Duration, job: &Job) -> Result<Self, Error> {
-        let path = root.join(LOCK);
-        let fault = |e: &io::Error| failed(e, &path, job);
-        make_folder(&path).map_err(|e| fault(&e))?;
+    /// Takes the lock of a map, like [`Lock::take`].
+    pub fn take_of_map(root: &Path, map: &str, job: &Job) -> Result<Self, Error> {
+        Self::take_within(&root.join(format!("{LOCK}-map-{map}")), LOCK_TIMEOUT, job)
+    }
+
+    fn take_within(path: &Path, timeout: Duration, job: &Job) -> Result<Self, Error> {
+        let fault = |e: &io::Error| failed(e, path, job);
+        make_folder(path).map_err(|e| fault(&e))?;
         let mut options = File::options();
         options.read(true).write(true).create(true).truncate(false);
-        let mut file = options.mode(MODE).open(&path).map_err(|e| fault(&e))?;
+        let mut file = options.mode(MODE).open(path).map_err(|e| fault(&e))?;
         let deadline = Instant::now() + timeout;
         while let Err(e) = flock(&file, FlockOperation::NonBlockingLockExclusive) {
             if e != Errno::WOULDBLOCK && e != Errno::INTR {
@@ -371,15 +375,19 @@ mod tests {
         let root = folder("lock");
         let job = Job::new("cannot save");
         let held = Lock::take(&root, &job).expect("the lock");
-        let error = Lock::take_within(&root, Duration::from_millis(50), &job).err();
+        let again = |wait| Lock::take_within(&root.join(LOCK), wait, &job);
+        let error = again(Duration::from_millis(50)).err();
         let text = error.expect("busy").to_string();
         let id = process::id();
         assert_eq!(
             text,
             format!("cannot save: another farblk command is at work: process {id}")
         );
+        // A map does not wait for an export, nor for another map.
+        let maps = ["a", "b"].map(|map| Lock::take_of_map(&root, map, &job));
+        assert!(maps.iter().all(Result::is_ok));
         drop(held);
-        Lock::take_within(&root, Duration::ZERO, &job).expect("the lock again");
+        again(Duration::ZERO).expect("the lock again");
         fs::remove_dir_all(&root).expect("to clean up");
     }
 }

@@ -1367,7 +1367,7 @@ fn doctor_cures_swap_and_crypttab() {
     );
     assert_eq!(
         text("etc/enabled"),
-        "enable farblk-swap@x\nenable farblk-swap@m\n"
+        "enable farblk-map@x farblk-swap@x\nenable farblk-map@m farblk-swap@m\n"
     );
     tree.run("doctor").success();
 }
@@ -1470,7 +1470,7 @@ fn a_report_has_no_secrets() {
     tree.config("exports/scratch/hosts/node-c/host_id", id);
     // These have no entry.
     tree.config("exports/scratch/pr_registrants", "guest-1 0x1f");
-    let lost = "export scratch: lost host guest-2: the connection was lost";
+    let lost = "export scratch: lost host guest-2:eth1: the connection was lost";
     let waits = "map m: no usable path, I/O waits: in use by guest-3, away for 3 s of 60 s";
     tree.config(
         "maps/m/last_error",
@@ -1576,6 +1576,7 @@ fn a_report_has_no_secrets() {
         "node-c",
         "node-d",
         "guest-",
+        ":eth1",
         "storage9",
         "backup",
         "example.org",

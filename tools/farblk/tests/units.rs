@@ -308,3 +308,45 @@ fn swap_does_not_start_its_map() {
         assert!(has(&format!("{line}=farblk-map@%i.service")), "{line}");
     }
 }
+
+/// The links of a disk may be gone before its swap space is, and its node, too: then the unit gives
+/// back what it has begun to use, or fails.
+#[test]
+fn swap_is_given_back_without_its_links() {
+    let root = std::env::temp_dir().join(format!("farblk-swap-{}", std::process::id()));
+    std::fs::create_dir_all(&root).expect("a folder");
+    let text = unit("farblk-swap@.service").replace("\\\n", "");
+    let command = text
+        .lines()
+        .find_map(|line| line.strip_prefix("ExecStop=sh -c '"));
+    let folder = format!("{}/", root.display());
+    let command = command
+        .expect("a command")
+        .trim_end_matches('\'')
+        .replace("$$", "$")
+        .replace("%i", "m")
+        .replace("/run/farblk/", &folder)
+        .replace("/proc/swaps", &format!("{folder}swaps"));
+    let stop = |swaps: &str, status: u8| {
+        std::fs::write(root.join("swap-m"), "/dev/farblk1\n/dev/farblk1p2\n").expect("a file");
+        std::fs::write(root.join("swaps"), swaps).expect("a file");
+        let program = format!("swapoff() {{ echo \"off $1\"; return {status}; }}\n{command}");
+        let done = std::process::Command::new("sh")
+            .args(["-c", &program])
+            .output()
+            .expect("a shell");
+        let said = String::from_utf8_lossy(&done.stdout).replace('\n', ";");
+        (done.status.success(), said)
+    };
+    let line = |name: &str| format!("{name} partition 1 0 -2\n");
+    assert_eq!(stop("Filename Type\n", 0), (true, String::new()));
+    let both = line("/dev/farblk1") + &line("/dev/farblk1p2") + &line("/dev/farblk12");
+    let said = "off /dev/farblk1;off /dev/farblk1p2;".to_owned();
+    assert_eq!(stop(&both, 0), (true, said));
+    let deleted = line("/dev/farblk1\\040(deleted)");
+    assert_eq!(stop(&deleted, 0), (true, "off /dev/farblk1;".to_owned()));
+    assert!(!stop(&deleted, 1).0);
+    // Another disk, with a longer name.
+    assert_eq!(stop(&line("/dev/farblk12"), 0), (true, String::new()));
+    std::fs::remove_dir_all(&root).expect("to clean up");
+}

@@ -810,10 +810,9 @@ fn report_state(context: &Context, name: &str, changed: bool) -> Result<(), Erro
 fn remove(context: &Context, name: &str, force: bool, forget: bool) -> Result<(), Error> {
     let configfs = &context.configfs;
     let job = Job::new(format!("cannot remove export {name}"));
-    let lock = context.lock(&job)?;
+    let _lock = context.lock(&job)?;
     let object = configfs.path(&["exports", name]);
     if !configfs.exists(&object) {
-        drop(lock);
         let forgotten = match forget {
             true => persist::forget(context, Kind::Export, name, &job)?,
             false => None,
@@ -847,7 +846,6 @@ fn remove(context: &Context, name: &str, force: bool, forget: bool) -> Result<()
         configfs.rmdir(&hosts.join(host), &job)?;
     }
     configfs.rmdir(&object, &job)?;
-    drop(lock);
     let kept = persist::kept(context, Kind::Export, name, forget, &job)?;
     if configfs.is_dry_run() {
         return Ok(());

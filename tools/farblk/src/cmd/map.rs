@@ -90,7 +90,7 @@ pub fn map(context: &Context, arguments: &cli::Map) -> Result<(), Error> {
     let settings = settings(arguments);
     let object = configfs.path(&["maps", name]);
     // A map that is half made is not being made by another command then.
-    let lock = context.lock(&job)?;
+    let lock = context.lock_map(name, &job)?;
     let exists = configfs.exists(&object);
     let key = secret.as_ref();
     let changed = if exists && !is_half_made(context, key, &object, &settings, &paths) {
@@ -652,9 +652,17 @@ pub fn unmap(context: &Context, arguments: &cli::Unmap) -> Result<(), Error> {
     let configfs = &context.configfs;
     configfs.require()?;
     let job = Job::new(format!("cannot unmap {}", arguments.map));
+    // For the files in /etc/farblk.
+    let lock = || match arguments.forget {
+        true => context.lock(&job),
+        false => Ok(None),
+    };
     let Some(name) = find(context, &arguments.map, &job)? else {
         let forgotten = match arguments.forget {
-            true => persist::forget(context, Kind::Map, &arguments.map, &job)?,
+            true => {
+                let _lock = lock()?;
+                persist::forget(context, Kind::Map, &arguments.map, &job)?
+            }
             false => None,
         };
         if !arguments.if_mapped && forgotten.is_none() {
@@ -719,7 +727,10 @@ pub fn unmap(context: &Context, arguments: &cli::Unmap) -> Result<(), Error> {
         configfs.rmdir(&paths.join(&path), &job)?;
     }
     configfs.rmdir(&object, &job)?;
-    let kept = persist::kept(context, Kind::Map, &name, arguments.forget, &job)?;
+    let kept = {
+        let _lock = lock()?;
+        persist::kept(context, Kind::Map, &name, arguments.forget, &job)?
+    };
     if configfs.is_dry_run() {
         return Ok(());
     }

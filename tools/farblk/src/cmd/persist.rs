@@ -184,7 +184,8 @@ pub fn expecting(context: &Context, name: &str) -> Option<PathBuf> {
 }
 
 /// Removes what was removed from the files, too, or says that they still have it: "; still in
-/// /etc/farblk/client.toml: --forget removes it there, too".
+/// /etc/farblk/client.toml: --forget removes it there, too". The caller holds the lock if
+/// `forgets`.
 pub fn kept(
     context: &Context,
     kind: Kind,
@@ -205,7 +206,8 @@ pub fn kept(
     Ok(saved.find(kind, name).map(text).unwrap_or_default())
 }
 
-/// Removes a map or an export from the files. Returns the file that had it.
+/// Removes a map or an export from the files. Returns the file that had it. The caller holds the
+/// lock.
 pub fn forget(
     context: &Context,
     kind: Kind,
@@ -232,7 +234,6 @@ pub fn forget(
         });
         return Ok(Some(path));
     }
-    let _lock = context.lock(job)?;
     if goes {
         durable::remove(&path, job)?;
         return Ok(Some(path));

@@ -32,11 +32,11 @@ pub fn restore(context: &Context, object: &Object, what: &str) -> Result<Outcome
     let configfs = &context.configfs;
     let job = job_of(context, object, what);
     let secrets = Secrets::read(context, object, &job)?;
-    // Two commands must not make a loop device of one file. Maps need no lock: units restore
-    // several of them at a time.
+    // Two commands must not make a loop device of one file, or one map.
     let _lock = match object.kind {
         Kind::Export => context.lock(&job)?,
-        _ => None,
+        Kind::Map => context.lock_map(&object.name, &job)?,
+        Kind::Port => None,
     };
     let path = configfs.path(&[object.kind.directory(), &object.name]);
     if !configfs.exists(&path) {

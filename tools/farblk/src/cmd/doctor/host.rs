@@ -244,7 +244,9 @@ fn swap(context: &Context, files: &Files, line: &Line<'_>, device: &str) -> Opti
     let path = quote::path(&context.root.join("etc/fstab"));
     let comment_out = format!("sed -i '{}s/^/#/' {path}", line.number);
     let cure = match map_of_line(context, files, device) {
-        Some(map) => format!("{comment_out} && systemctl enable farblk-swap@{map}"),
+        Some(map) => {
+            format!("{comment_out} && systemctl enable farblk-map@{map} farblk-swap@{map}")
+        }
         // On a device that is opened later, or on a disk that is not there.
         None => line.add("noauto", &path),
     };

@@ -21,12 +21,12 @@ listens again by itself once that is back.";
 pub const EXPLAIN_EXPORT: &str = "\
 An export of this host is not online, or is in the files in /etc/farblk and not there. LVM or md of \
 this host may have taken its disk, since a client has made volumes on it: the hint names the command \
-that gives it back. If this host uses the disk itself, forget the export. One that is unavailable lost its block device, or that has no room. When a device \
-that was removed is back, `farblk export create` with its settings offers the export again. One whose \
-device has no room goes on by itself once there is room again; until then `farblk export create` is \
-refused. Or the file behind an export was removed or replaced: clients go on to use the file that has \
-no name any more, and all that they have written is lost when its loop device goes. Copy that while \
-no client writes.";
+that gives it back. If this host uses the disk itself, forget the export. One that is unavailable \
+lost its block device, or that has no room. When a device that was removed is back, `farblk export \
+create` with its settings offers the export again. One whose device has no room goes on by itself \
+once there is room again; until then `farblk export create` is refused. Or the file behind an export \
+was removed or replaced: clients go on to use the file that has no name any more, and all that they \
+have written is lost when its loop device goes. Copy that while no client writes.";
 /// What `farblk explain map` tells.
 pub const EXPLAIN_MAP: &str = "\
 A mapped disk has no path to its server, or I/O on it fails. The text is the last error of the map; \

@@ -243,7 +243,9 @@ fn logged(line: &str) -> impl Iterator<Item = &str> {
     let words = line.split_once("farblk: ").map_or("", |(_, words)| words);
     let after = |before| {
         let (_, rest) = words.split_once(before)?;
-        rest.split([':', ',', ' ']).next()
+        // A name may have a colon in it.
+        let name = rest.split(' ').next()?;
+        Some(name.trim_end_matches([':', ',']))
     };
     ["lost host ", "in use by "].into_iter().filter_map(after)
 }

@@ -27,6 +27,7 @@ use crate::rdma::{
     device::Device, //
 };
 use crate::server::{
+    quota::Accounts,
     stats::ServerCounters,
     Connections,
     Exports, //
@@ -107,6 +108,7 @@ struct Farblk {
     _config: base::configfs::Subsystem,
     _connections: Pin<KBox<File<Connections>>>,
     _stats: Pin<KBox<File<ServerCounters>>>,
+    _accounts: Pin<KBox<File<Accounts>>>,
     _client: Registration<Hcas>,
     _release: ReleaseQueue,
     // Callbacks may have let go of all that, and not have returned yet.
@@ -134,6 +136,9 @@ impl kernel::Module for Farblk {
         let stats = files
             .server
             .read_only_file(c"counters", ServerCounters(server_stats));
+        let accounts = Accounts(exports.quota.clone());
+        let accounts = files.server.read_only_file(c"accounts", accounts);
+        let accounts_memory = KBox::new_uninit(GFP_KERNEL)?;
         let connections_memory = KBox::new_uninit(GFP_KERNEL)?;
         let stats_memory = KBox::new_uninit(GFP_KERNEL)?;
         let config = config::register(host, exports)?;
@@ -143,6 +148,7 @@ impl kernel::Module for Farblk {
             _config: config,
             _connections: connections_memory.write_pin_init(connections)?,
             _stats: stats_memory.write_pin_init(stats)?,
+            _accounts: accounts_memory.write_pin_init(accounts)?,
             _client: client,
             _release: release,
             _code: code,

@@ -19,6 +19,7 @@ mod persistent;
 mod port;
 mod ports;
 mod proof;
+pub(crate) mod quota;
 mod ram;
 mod scrub;
 mod session;

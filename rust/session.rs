@@ -16,6 +16,7 @@ pub mod flush;
 pub mod half_open;
 pub mod map;
 pub mod persistent;
+pub mod quota;
 pub mod reservation;
 pub mod stranger;
 

@@ -402,7 +402,7 @@ BAD_SESSION, BAD_QUEUE, BAD_STATE = 9, 10, 13
 EVICTED, SUPERSEDED, AUTH_REQUIRED, AUTH_FAILED, AGAIN, PROTECTION = 14, 15, 16, 17, 18, 19
 READ, WRITE, FLUSH, DISCARD, ZEROES, ERASE, RESERVE, REPORT = 1, 2, 3, 4, 5, 6, 7, 8
 FUA, INLINE, NO_UNMAP, PRESSED, ATOMIC = 1, 2, 4, 8, 16
-OK, NOT_SUPPORTED, INVALID, OUT_OF_RANGE, READ_ONLY = 0, 2, 3, 4, 5
+OK, NOT_SUPPORTED, INVALID, OUT_OF_RANGE, READ_ONLY, NO_SPACE = 0, 2, 3, 4, 5, 6
 RO, RW = 0, 1
 INLINE_MAX = 4096
 # Random for each life of a client.
@@ -1279,6 +1279,79 @@ def hog_many():
         return ios
 
     hogs(begin, lambda io: io.look(False))
+
+
+# What one account may have: here all hosts without an entry. silent0 has one.
+def memory_of(session):
+    """The bytes that the server counts for a session."""
+    return (64 << 10) + session.queues * ((32 << 10) + 1024 * session.depth)
+
+
+def server_memory():
+    """The server has as much as this host."""
+    with open("/proc/meminfo") as meminfo:
+        return 1024 * int(meminfo.readline().split()[1])
+
+
+@case("share", "paths that ask for all queues of the largest depth, until there is no memory for more")
+def share_memory():
+    sessions, memory = [], server_memory()
+    try:
+        while len(sessions) < 64:
+            sessions.append(Session(b"many", queues=64, depth=1024, host=b"hostile%d" % (len(sessions) % 8)))
+    except Refused as refused:
+        expect("the refusal", refused.args[0], NO_MEMORY)
+    sizes = [memory_of(session) for session in sessions]
+    print(f"{len(sessions)} sessions of {sessions[0].queues} queues with depth {sessions[0].depth}", flush=True)
+    expect("each session has its part at most", max(sizes) <= memory // 64, True)
+    expect("all have their part at most", sum(sizes) <= memory // 16, True)
+    expect("what each gets is the same", len(set(sizes)), 1)
+    # Another host finds as much, and this one finds it again.
+    other = Session(b"many", queues=64, depth=1024, host=b"silent0")
+    expect("what another host gets", memory_of(other), sizes[0])
+    # A path that comes back does not count twice.
+    map_id = os.urandom(16)
+    sessions.pop().control.close()
+    again = time.monotonic() + PATIENCE
+    while True:
+        try:
+            first = Session(b"many", queues=64, depth=1024, map_id=map_id)
+            break
+        except Refused as refused:
+            if time.monotonic() > again:
+                raise
+            time.sleep(0.1)
+    expect("what it gets again", memory_of(Session(b"many", queues=64, depth=1024, map_id=map_id, epoch=2)), sizes[0])
+    first.control.must_end()
+
+
+@case("share", "maps that say that they have disks which need all queues of the largest depth")
+def share_resumed():
+    sessions = []
+    try:
+        while len(sessions) < 64:
+            sessions.append(Session(b"many", queues=64, depth=1024, resume=1))
+    except Refused as refused:
+        expect("the refusal", refused.args[0], NO_MEMORY)
+    expect("all have their part at most", sum(map(memory_of, sessions)) <= server_memory() // 16, True)
+    expect("what another host gets", Session(b"many", queues=1, depth=16, host=b"silent0").depth, 16)
+
+
+def register(session, key):
+    """Registers a key for persistent reservations, with whatever the map had before. Returns the status."""
+    io = session.io()
+    io.send(command(RESERVE, length=1 | 1 << 16, offset=0, addr=key, rkey=1))
+    return struct.unpack_from("<H", io.receive()[0])[0]
+
+
+@case("share", "keys for persistent reservations, registered by as many maps as there may be")
+def share_registrants():
+    for number in range(8):
+        session = Session(b"many", queues=1, depth=1)
+        expect("the status", register(session, 1 + number), OK)
+        session.ask(message(LOGOUT))
+    expect("the status of one more", register(Session(b"many", queues=1, depth=1), 100), NO_SPACE)
+    expect("the status for another host", register(Session(b"many", queues=1, depth=1, host=b"silent0"), 200), OK)
 
 
 # The device takes its time for all that follows.

@@ -75,6 +75,13 @@ slow_export() {
 	must serve_block slow "$BACK" max_clients=1024
 }
 
+# many_maps: an export for many maps.
+many_maps() {
+	back "null_disk fbm 8 blocksize=512"
+	must serve_block many "$BACK" max_clients=1024
+	must remote "mkdir $C/exports/many/hosts/silent0 && store $C/exports/many/hosts/silent0/access rw"
+}
+
 connect() { start; hostile connect; unharmed; }
 control() { start; block_exports; hostile control; unharmed; }
 malformed() { start; hostile malformed; unharmed; }
@@ -83,6 +90,14 @@ memory() { start; hostile memory; unharmed; }
 stranger() { start; hostile stranger; unharmed; }
 slow() { start; slow_export; hostile slow; unharmed; }
 death() { start; slow_export; hostile death; unharmed; }
+share() {
+	ADMIT="$(show "$C/host_name") silent0"
+	start
+	many_maps
+	hostile share
+	unharmed
+	note "accounts: $(remote "cat $D/server/accounts")"
+}
 ram() {
 	start
 	must remote "export_ram ram 1M max_clients=1024 && export_ram other 1M max_clients=1024"
@@ -239,6 +254,7 @@ scenario memory "memory that the server cannot reach"
 scenario stranger "more messages, and for longer, than without a login"
 scenario slow "too many commands, tags twice, and ends, with commands in flight"
 scenario death "a client that dies with commands in flight"
+scenario share "hosts that take all that they can have of what the server has for all"
 scenario ram "memory of a RAM export that was not granted"
 scenario silent "eight hosts that keep all memory of the server that they can have"
 scenario pretend "the same of one host that pretends to be eight"

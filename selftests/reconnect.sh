@@ -53,6 +53,22 @@ port_disabled() {
 	survives "must remote 'store $C/ports/p0/enable 0'" "must remote 'store $C/ports/p0/enable 1'"
 }
 
+# The server has too little memory for the queues that the map asks for, and both paths come back
+# with what they got: to ask for more again would be more than a host may have.
+shorter_queues() {
+	local was
+	start 0 1 -- queues=64 depth=1024
+	was=$(remote "cat $D/server/accounts")
+	note "$was"
+	must remote "store $C/ports/p0/enable 0; store $C/ports/p1/enable 0"
+	sleep 1
+	must remote "store $C/ports/p0/enable 1; store $C/ports/p1/enable 1"
+	resumes "$AGAIN"
+	all_live_in $((AGAIN * 3))
+	is "what the server counts" "$(remote "cat $D/server/accounts")" "$was"
+	finish
+}
+
 # The last path stays; another one takes its place.
 path_replaced() {
 	start 0
@@ -330,6 +346,7 @@ both own_device_removed "the client's RDMA device goes and comes"
 both server_device_removed "the server's RDMA device goes and comes"
 both server_frozen "the server freezes for 8 s"
 both port_disabled "the port is disabled and enabled"
+scenario shorter_queues "paths that got shorter queues come back with them"
 both path_replaced "another path takes the place of the last one"
 scenario other_card "the server's link layer address changes, and back"
 both export_disabled "the export is disabled and enabled"

@@ -61,6 +61,7 @@ use crate::server::{
         Export,
         Exports, //
     },
+    quota::Charge,
     ram::Slabs,
     session::{
         Dismissal,
@@ -100,6 +101,8 @@ struct Attachment {
     told: (u32, Extent),
     /// The newest epoch to fence of each path, until the fence is answered.
     fences: [Option<Epoch>; PATHS_MAX],
+    /// What the account of its host is charged with. Last: the connections are closed by then.
+    _charge: Charge,
 }
 
 /// How a session moves data.

@@ -75,6 +75,7 @@ use crate::server::{
         Outcome, //
     },
     persistent::Joined,
+    quota::AccountKey,
     scrub::{
         Answer,
         Scrub, //
@@ -275,15 +276,32 @@ impl Export {
         }
     }
 
-    /// Adds a session of the map that logs in to the persistent reservations. May sleep.
-    pub(super) fn join(&self, session: &Arc<Session>, login: &Login) -> Result<Joined> {
+    /// Returns the account of `client`, whose session it is. May sleep.
+    pub(super) fn account(&self, session: &Session, client: &ClientId) -> AccountKey {
+        match client {
+            ClientId::Host(name) => {
+                let proven = session.proven();
+                let proven = proven.is_some_and(|key| self.hosts.has_proved(name, &key));
+                AccountKey::Host(*name, proven)
+            }
+            ClientId::Source(_) => AccountKey::Strangers,
+        }
+    }
+
+    /// Adds a session of the map that logs in, of a host with this account, to the persistent
+    /// reservations. May sleep.
+    pub(super) fn join(
+        &self,
+        session: &Arc<Session>,
+        login: &Login,
+        account: AccountKey,
+    ) -> Result<Joined> {
         let host = HostKey {
             name: login.host_name,
             id: login.host_id,
         };
-        self.members
-            .persistent()
-            .join(session, (host, login.map_uuid))
+        let persistent = self.members.persistent();
+        persistent.join(session, (host, login.map_uuid), account)
     }
 
     /// Writes to the kernel log that a session of `host` ends, and why, as [`Session::loss`] says.

@@ -38,15 +38,19 @@ use crate::proto::{
 use crate::server::{
     loss::Loss,
     members::HostKey,
+    quota::AccountKey,
     session::Session, //
 };
-use crate::session::persistent::{
-    Answer,
-    Nexus,
-    Persistent,
-    Request,
-    Rights,
-    Type, //
+use crate::session::{
+    persistent::{
+        Answer,
+        Nexus,
+        Persistent,
+        Request,
+        Rights,
+        Type, //
+    },
+    quota::Part,
 };
 
 /// How often a change looks whether the sessions that it has ended are over.
@@ -69,32 +73,58 @@ struct Member {
     fenced: Atomic<u32>,
 }
 
+/// A map that has registered a key, or has a session.
+struct KnownMap {
+    nexus: Nexus,
+    key: MapKey,
+    /// That of its host, when it logged in last.
+    account: AccountKey,
+}
+
 struct Inner {
     machine: KBox<Persistent>,
-    /// The numbers of the maps that have registered a key, or have a session.
-    maps: KVec<(Nexus, MapKey)>,
+    maps: KVec<KnownMap>,
     /// The number of the last map that got one.
     last: Nexus,
     members: KVec<Arc<Member>>,
 }
 
 impl Inner {
-    /// Returns the number of a map.
-    fn nexus(&mut self, map: MapKey) -> Result<Nexus> {
-        if let Some((nexus, _)) = self.maps.iter().find(|(_, known)| *known == map) {
-            return Ok(*nexus);
+    /// Returns the number of a map whose host has this account.
+    fn nexus(&mut self, key: MapKey, account: AccountKey) -> Result<Nexus> {
+        if let Some(map) = self.maps.iter_mut().find(|map| map.key == key) {
+            map.account = account;
+            return Ok(map.nexus);
         }
         let (machine, members) = (&self.machine, &self.members);
-        self.maps.retain(|(nexus, _)| {
+        self.maps.retain(|map| {
             // With another number, a change that was made would be made again.
-            machine.is_registered(*nexus)
-                || machine.remembers(*nexus)
-                || members.iter().any(|one| one.nexus == *nexus)
+            machine.is_registered(map.nexus)
+                || machine.remembers(map.nexus)
+                || members.iter().any(|one| one.nexus == map.nexus)
         });
         let nexus = self.last.wrapping_add(1);
-        self.maps.push((nexus, map), GFP_KERNEL)?;
+        let map = KnownMap {
+            nexus,
+            key,
+            account,
+        };
+        self.maps.push(map, GFP_KERNEL)?;
         self.last = nexus;
         Ok(nexus)
+    }
+
+    /// Lets the machine carry out a request of a map.
+    fn request(&mut self, nexus: Nexus, token: u32, request: Request) -> Answer {
+        let account_of = |nexus| {
+            let map = self.maps.iter().find(|map| map.nexus == nexus);
+            map.map(|map| map.account)
+        };
+        let own = account_of(nexus);
+        let part = own.map_or(Part::Quarter, |account| account.part());
+        let of_account = |other| account_of(other) == own;
+        let account = (part, of_account);
+        self.machine.request(nexus, token, request, account)
     }
 
     /// Gives each session the rights that its map has now, and ends those that have lost one; but
@@ -146,11 +176,16 @@ impl Reservations {
         *self.inner.lock().machine = Persistent::new();
     }
 
-    /// Adds a session of a map. May sleep.
-    pub(super) fn join(self: &Arc<Self>, session: &Arc<Session>, map: MapKey) -> Result<Joined> {
+    /// Adds a session of a map, whose host has this account. May sleep.
+    pub(super) fn join(
+        self: &Arc<Self>,
+        session: &Arc<Session>,
+        map: MapKey,
+        account: AccountKey,
+    ) -> Result<Joined> {
         let mut inner = self.inner.lock();
         inner.members.reserve(1, GFP_KERNEL)?;
-        let nexus = inner.nexus(map)?;
+        let nexus = inner.nexus(map, account)?;
         let member = Arc::new(
             Member {
                 nexus,
@@ -182,8 +217,8 @@ impl Reservations {
             members,
             ..
         } = &mut *inner;
-        for (nexus, (host, _)) in maps.iter() {
-            if !machine.is_registered(*nexus) || admits(host) {
+        for KnownMap { nexus, key, .. } in maps.iter() {
+            if !machine.is_registered(*nexus) || admits(&key.0) {
                 continue;
             }
             machine.withdraw(|one| one == *nexus);
@@ -213,9 +248,9 @@ impl Reservations {
     pub(super) fn for_each_registrant(&self, mut visit: impl FnMut(&Name, u64, Option<Type>)) {
         let inner = self.inner.lock();
         for (nexus, key, held) in inner.machine.registrants() {
-            let map = inner.maps.iter().find(|(other, _)| *other == nexus);
-            if let Some((_, (host, _))) = map {
-                visit(&host.name, key, held);
+            let map = inner.maps.iter().find(|map| map.nexus == nexus);
+            if let Some(map) = map {
+                visit(&map.key.0.name, key, held);
             }
         }
     }
@@ -276,7 +311,7 @@ impl Membership {
             if self.member.session.is_lost() {
                 return None;
             }
-            let answer = inner.machine.request(own, token, request(reserve));
+            let answer = inner.request(own, token, request(reserve));
             inner.update(Some(own));
             answer
         };

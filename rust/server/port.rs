@@ -62,14 +62,12 @@ use crate::server::{
 };
 use crate::session::{
     half_open::Source,
+    quota::SESSIONS_MAX,
     reservation::LOOK_MS, //
 };
 
 /// Connection requests that may wait for the connection manager's handler.
 const BACKLOG: u32 = 128;
-/// Sessions that a port carries. Further requests are refused before anything is allocated for
-/// them. Requests that come in on several devices at once may exceed it by one each.
-const SESSIONS_MAX: usize = 1024;
 
 /// A port.
 #[pin_data]
@@ -289,6 +287,8 @@ impl Listen for Events {
         let asked = (connect.epoch, version);
         match connect.connection {
             Connection::Control => {
+                // Before anything is allocated. Requests that come in on several devices at once may
+                // exceed it by one each.
                 if port.sessions.len() >= SESSIONS_MAX {
                     let refused = Refused::new(
                         Refusal::Busy,

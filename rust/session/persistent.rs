@@ -18,12 +18,14 @@
 
 #![forbid(unsafe_code)]
 
+use super::quota::Part;
+
 /// Registrants of one export, at most.
 pub const REGISTRANTS_MAX: usize = 32;
 
 /// The number that the code around it has given a map, wherever its paths lead. No other map gets
 /// the same one.
-pub type Nexus = u32;
+pub type Nexus = u64;
 
 /// What a reservation takes from whom. The numbers are those of `enum pr_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -137,7 +139,8 @@ pub enum Answer {
     Conflict,
     /// The request makes no sense as things are; nothing has changed.
     Invalid,
-    /// There are [`REGISTRANTS_MAX`] registrants; nothing has changed.
+    /// There are [`REGISTRANTS_MAX`] registrants, or the account of the nexus has its part of them;
+    /// nothing has changed.
     Full,
 }
 
@@ -260,18 +263,26 @@ impl Persistent {
         }
     }
 
-    /// Carries out a request. `token` tells it from earlier ones of this nexus, which has one
+    /// Carries out a request. `account` is the part of the registrants that the account of this
+    /// nexus may have, and says which nexuses are of that. `token` tells the request from earlier
+    /// ones of this nexus, which has one
     /// request under way at a time: one that was done and is sent again, because its answer was
     /// lost, is not done twice. One that changed nothing is as good as new. What a nexus that is
     /// registered no more has done is forgotten when others that have registered since need all
     /// places.
-    pub fn request(&mut self, nexus: Nexus, token: u32, request: Request) -> Answer {
+    pub fn request(
+        &mut self,
+        nexus: Nexus,
+        token: u32,
+        request: Request,
+        account: (Part, impl Fn(Nexus) -> bool),
+    ) -> Answer {
         let mut last = self.done.iter().flatten();
         if last.any(|last| last.nexus == nexus && last.token == token) {
             return Answer::Done;
         }
         let was_registered = self.is_registered(nexus);
-        let answer = self.carry_out(nexus, request);
+        let answer = self.carry_out(nexus, request, account);
         // Who is no registrant and did not become one has changed nothing.
         if answer == Answer::Done && (was_registered || self.is_registered(nexus)) {
             self.remember(nexus, token);
@@ -287,13 +298,18 @@ impl Persistent {
         }
     }
 
-    fn carry_out(&mut self, nexus: Nexus, request: Request) -> Answer {
+    fn carry_out(
+        &mut self,
+        nexus: Nexus,
+        request: Request,
+        account: (Part, impl Fn(Nexus) -> bool),
+    ) -> Answer {
         let key = match request {
             Request::Register {
                 old,
                 new,
                 ignore_old,
-            } => return self.register(nexus, (!ignore_old).then_some(old), new),
+            } => return self.register(nexus, (!ignore_old).then_some(old), new, account),
             Request::Reserve { key, .. }
             | Request::Release { key, .. }
             | Request::Preempt { key, .. }
@@ -329,7 +345,13 @@ impl Persistent {
         }
     }
 
-    fn register(&mut self, nexus: Nexus, old: Option<u64>, new: u64) -> Answer {
+    fn register(
+        &mut self,
+        nexus: Nexus,
+        old: Option<u64>,
+        new: u64,
+        account: (Part, impl Fn(Nexus) -> bool),
+    ) -> Answer {
         let own = self.key_of(nexus);
         if old.is_some_and(|old| old != own.unwrap_or(0)) {
             return Answer::Conflict;
@@ -347,10 +369,19 @@ impl Persistent {
                     *one = registrant;
                 }
             }
-            (None, _) => match self.registrants.iter_mut().find(|place| place.is_none()) {
-                Some(place) => *place = Some(registrant),
-                None => return Answer::Full,
-            },
+            (None, _) => {
+                let (part, of_account) = account;
+                let all = self.registrants.iter().flatten();
+                let own = all.filter(|one| of_account(one.nexus)).count();
+                // CAST: To types that are no smaller.
+                if own as u64 >= part.of(REGISTRANTS_MAX as u64) {
+                    return Answer::Full;
+                }
+                match self.registrants.iter_mut().find(|place| place.is_none()) {
+                    Some(place) => *place = Some(registrant),
+                    None => return Answer::Full,
+                }
+            }
         }
         self.generation = self.generation.wrapping_add(1);
         Answer::Done

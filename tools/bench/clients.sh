@@ -36,7 +36,7 @@ farblk_serve() {
 	load /farblk/farblk.ko &&
 		mkdir $C/ports/p && echo "$ADDR" >$C/ports/p/addr && echo 1 >$C/ports/p/enable &&
 		mkdir $C/exports/e && farblk_$KIND &&
-		echo 1 >$C/exports/e/allow_any_host && echo "$CLIENTS" >$C/exports/e/max_clients && echo 1 >$C/exports/e/enable
+		mkdir "$C/exports/e/hosts/$(cat $C/host_name)" && echo rw >"$C/exports/e/hosts/$(cat $C/host_name)/access" && echo "$CLIENTS" >$C/exports/e/max_clients && echo 1 >$C/exports/e/enable
 }
 farblk_block() { echo block >$C/exports/e/kind && echo $BENCH_DISK >$C/exports/e/device_path; }
 farblk_ram() { echo ram >$C/exports/e/kind && echo $((SIZE << 20)) >$C/exports/e/size; }

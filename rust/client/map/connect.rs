@@ -224,9 +224,9 @@ pub(in crate::client) struct Attempt {
     pub(in crate::client) epoch: Epoch,
     /// The registration of the map at the server, if the map had a path before.
     pub(in crate::client) resume: Option<ReservationKey>,
-    /// The numbers of hardware queues that the disk has, if there is a disk: those with interrupts,
-    /// and polled ones.
-    pub(in crate::client) hw_queues: Option<(u16, u16)>,
+    /// What the disk has, if there is one: hardware queues with interrupts, polled ones, and
+    /// requests in flight of each.
+    pub(in crate::client) disk: Option<(u16, u16, u16)>,
     /// I/O waits for the path.
     pub(in crate::client) urgent: bool,
 }
@@ -467,8 +467,8 @@ impl Connector {
         let first_answer_ms = deadline.spent();
         let device = control.channel().pd().device().clone();
         let vectors = device.limits().num_comp_vectors;
-        let hw_queues = match (attempt.hw_queues, options.queues) {
-            (Some((count, _)), _) => count,
+        let hw_queues = match (attempt.disk, options.queues) {
+            (Some((count, ..)), _) => count,
             (None, 0) => u16::try_from(nr_cpu_ids().min(vectors)).unwrap_or(u16::MAX),
             (None, count) => count,
         }
@@ -509,6 +509,11 @@ impl Connector {
     /// Returns the login that asks for `hw_queues` queues with interrupts, over `device`.
     fn login(&self, attempt: &Attempt, hw_queues: u16, device: &Device) -> Login {
         let (identity, options) = (&self.params.identity, &self.params.options);
+        // The server may have granted less than the options say, and the disk needs no more.
+        let (polled, depth) = match attempt.disk {
+            Some((_, polled, depth)) => (polled, depth),
+            None => (options.poll_queues, options.depth),
+        };
         // A command and its data, which may begin anywhere in a page, are one work request.
         let inline_max = device.limits().max_send_sge.saturating_sub(2) * PAGE_SIZE as u32;
         Login {
@@ -522,11 +527,8 @@ impl Connector {
             resume: attempt.resume,
             export: options.export,
             access: options.access,
-            queues: hw_queues.saturating_add(match attempt.hw_queues {
-                Some((_, polled)) => polled,
-                None => options.poll_queues,
-            }),
-            depth: options.depth,
+            queues: hw_queues.saturating_add(polled),
+            depth,
             inline_size: options.inline_size.min(inline_max),
             protection: options.protection,
             remote_invalidate: may_invalidate(device),
@@ -585,7 +587,7 @@ impl Connector {
             match connected {
                 // One of the devices has no queue pair to give, or no memory for one. A map that
                 // has no disk yet makes do with what it has; a disk keeps the queues that it has.
-                Ok(Err(_)) if hw_queue > 0 && attempt.hw_queues.is_none() => {
+                Ok(Err(_)) if hw_queue > 0 && attempt.disk.is_none() => {
                     queues.truncate(usize::from(hw_queue));
                     count = hw_queue;
                     break;

@@ -413,12 +413,14 @@ impl Resources {
                 resume,
                 urgent,
             } => {
-                let limits = self.limits.as_ref();
+                let disk = self.limits.as_ref().map(|limits| {
+                    let interrupts = limits.queues - limits.poll_queues;
+                    (interrupts, limits.poll_queues, limits.depth)
+                });
                 let attempt = Attempt {
                     epoch,
                     resume,
-                    hw_queues: limits
-                        .map(|limits| (limits.queues - limits.poll_queues, limits.poll_queues)),
+                    disk,
                     urgent,
                 };
                 if let Some(path) = self.path(path) {

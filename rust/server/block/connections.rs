@@ -174,14 +174,14 @@ pub(in crate::server) struct Connections {
 }
 
 impl Connections {
-    /// Makes no connections yet, and up to `queues` of them later, on the terms of `login`. May
-    /// sleep.
+    /// Makes no connections yet, and up to `queues` of them with `depth` commands each later, on the
+    /// terms of `login`. May sleep.
     pub(in crate::server) fn new(
         (user, joined): (User, Joined),
         block: &Arc<Block>,
         access: Access,
         login: &Login,
-        queues: u16,
+        (queues, depth): (u16, u16),
     ) -> Result<Self> {
         let adapter = &user.adapter;
         Ok(Self {
@@ -189,7 +189,7 @@ impl Connections {
             block: block.clone(),
             access,
             terms: Terms {
-                depth: login.depth.min(depth_max(adapter.pd.device())),
+                depth,
                 inline_size: login.inline_size.min(adapter.inline_size),
                 limits: BlockLimits {
                     max_io: block.limits().max_io.min(io_max(adapter.pd.device())),
@@ -347,7 +347,7 @@ fn io_max(device: &Device) -> u32 {
 /// Returns the most commands in flight on a connection of a device: each takes two sends, and where
 /// the data of writes are read into regions, one more to invalidate its region. The client has a
 /// region for each, and one more send to find out whether the connection is there.
-fn depth_max(device: &Device) -> u16 {
+pub(in crate::server) fn depth_max(device: &Device) -> u16 {
     let sends = device.limits().max_qp_wr.saturating_sub(2);
     u16::try_from(sends / 3)
         .unwrap_or(u16::MAX)

@@ -32,7 +32,10 @@ use crate::proto::{
 };
 use crate::server::{
     backend::Backend,
-    block::connections::Connections,
+    block::connections::{
+        depth_max,
+        Connections, //
+    },
     export::{
         not_admitted,
         Applicant, //
@@ -153,7 +156,17 @@ impl Control {
             true => Access::ReadWrite,
             false => Access::ReadOnly,
         };
+        let host = (&login.host_name, &login.host_id);
+        let client = export.client_id(session, host);
+        let depth = match &export.backend {
+            // The client needs no memory of the server for its requests.
+            Backend::Ram(_) => 0,
+            Backend::Block(_) => login.depth.min(depth_max(device)),
+        };
+        let account = export.account(session, &client);
         let queues = login.queues.min(QUEUES_MAX);
+        let quota = &self.exports.quota;
+        let (charge, depth) = quota.charge(session.id(), account, login, (queues, depth))?;
         let mut limits = export.backend.limits();
         let (data_path, backing) = match &export.backend {
             Backend::Ram(ram) => {
@@ -163,12 +176,13 @@ impl Control {
             }
             Backend::Block(block) => {
                 let adapters = &self.exports.adapters;
-                let client = export.client_id(session, (&login.host_name, &login.host_id));
                 let user = adapters.get(device, (&login.export, login.protection), &client);
                 let user = user.map_err(no_memory)?;
-                let joined = export.join(session, login).map_err(no_memory)?;
-                let connections = Connections::new((user, joined), block, access, login, queues)
-                    .map_err(no_memory)?;
+                let joined = export.join(session, login, account);
+                let joined = joined.map_err(no_memory)?;
+                let connections =
+                    Connections::new((user, joined), block, access, login, (queues, depth))
+                        .map_err(no_memory)?;
                 limits = connections.limits();
                 let backing = connections.backing();
                 (DataPath::Commands(connections), backing)
@@ -211,6 +225,7 @@ impl Control {
             remembered: granted.remembered,
             told: (number, extent),
             fences: [None; PATHS_MAX],
+            _charge: charge,
         });
         Ok(self.send(|buf| answer.encode(sequence, buf)))
     }

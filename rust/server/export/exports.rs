@@ -33,6 +33,7 @@ use crate::rdma::client::Devices;
 use crate::server::{
     block::adapter::Adapters,
     host::Hosts,
+    quota::Quota,
     stats, //
 };
 
@@ -56,6 +57,8 @@ pub(crate) struct Exports {
     pub(in crate::server) release: ReleaseHandle,
     /// The counters of the server.
     pub(crate) stats: Arc<stats::Server>,
+    /// What client hosts have of what is there for all of them.
+    pub(crate) quota: Arc<Quota>,
     /// What the server has on RDMA devices.
     pub(crate) adapters: Arc<Adapters>,
     /// The debugfs directory of the exports.
@@ -86,7 +89,7 @@ impl Exports {
         stats: Arc<stats::Server>,
         dir: Dir,
     ) -> Result<Arc<Self>> {
-        let adapters = Adapters::new(release)?;
+        let (quota, adapters) = (Quota::new()?, Adapters::new(release)?);
         let closer = Arc::new(OwnedQueue::unbound(release, c"farblk_close")?, GFP_KERNEL)?;
         let strangers = OwnedQueue::limited(release, c"farblk_strangers", STRANGERS_WORKERS)?;
         let strangers = Arc::new(strangers, GFP_KERNEL)?;
@@ -95,6 +98,7 @@ impl Exports {
                 devices: devices.clone(),
                 release: release.clone(),
                 stats,
+                quota,
                 adapters,
                 dir,
                 closer,

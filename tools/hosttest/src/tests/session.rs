@@ -7,6 +7,7 @@ mod half_open;
 mod map;
 mod model;
 mod persistent;
+mod quota;
 mod reservation;
 mod timing;
 

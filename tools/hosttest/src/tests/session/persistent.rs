@@ -2,7 +2,7 @@
 
 //! Persistent reservations, against the words of SPC-4.
 
-use crate::session::persistent::*;
+use crate::session::{persistent::*, quota::Part};
 use proptest::prelude::*;
 
 const BOTH: Rights = Rights {
@@ -24,6 +24,9 @@ struct Export {
     token: u32,
 }
 
+/// No other nexus is of the same account.
+const ALONE: (Part, fn(Nexus) -> bool) = (Part::Half, |_| false);
+
 impl Export {
     /// One with these registrants: nexus 1 has the first key.
     fn with(keys: &[u64]) -> Self {
@@ -39,7 +42,7 @@ impl Export {
 
     fn ask(&mut self, nexus: Nexus, request: Request) -> Answer {
         self.token += 1;
-        self.machine.request(nexus, self.token, request)
+        self.machine.request(nexus, self.token, request, ALONE)
     }
 
     fn register(&mut self, nexus: Nexus, old: u64, new: u64) -> Answer {
@@ -149,7 +152,7 @@ fn registrations() {
     assert_eq!(export.ask(3, forced(0)), Answer::Done);
     assert_eq!(export.register(2, 10, 0), Answer::Done);
     assert_eq!(export.keys(), [12]);
-    for nexus in 2..=REGISTRANTS_MAX as u32 {
+    for nexus in 2..=REGISTRANTS_MAX as Nexus {
         assert_eq!(export.register(nexus, 0, 5), Answer::Done);
     }
     let generation = export.machine.generation();
@@ -274,8 +277,36 @@ fn withdrawing() {
     assert!(export.keys().is_empty());
     assert_eq!(export.machine.reservation(), None);
     // Each place is free again.
-    for nexus in 1..=REGISTRANTS_MAX as u32 {
+    for nexus in 1..=REGISTRANTS_MAX as Nexus {
         assert_eq!(export.register(nexus, 0, 5), Answer::Done);
+    }
+}
+
+#[test]
+fn an_account_leaves_places_to_others() {
+    for (part, count) in [(Part::Half, 16), (Part::Quarter, 8)] {
+        let mut export = Export::with(&[]);
+        let register = Request::Register {
+            old: 0,
+            new: 1,
+            ignore_old: true,
+        };
+        // The maps of the account have even numbers.
+        let is_even = |nexus: Nexus| nexus % 2 == 0;
+        let mut ask = |nexus: Nexus| {
+            let of_account = move |other| is_even(other) == is_even(nexus);
+            let token = u32::try_from(nexus).unwrap();
+            export
+                .machine
+                .request(nexus, token, register, (part, of_account))
+        };
+        for nexus in 1..=count {
+            assert_eq!(ask(2 * nexus), Answer::Done);
+        }
+        assert_eq!(ask(100), Answer::Full);
+        // One that is registered is done before, and another account finds a place.
+        assert_eq!(ask(2), Answer::Done);
+        assert_eq!(ask(1), Answer::Done);
     }
 }
 
@@ -307,17 +338,17 @@ fn what_is_sent_again_is_done_once() {
         new: 10,
         ignore_old: false,
     };
-    assert_eq!(machine.request(1, 7, register), Answer::Done);
-    assert_eq!(machine.request(1, 7, register), Answer::Done);
+    assert_eq!(machine.request(1, 7, register, ALONE), Answer::Done);
+    assert_eq!(machine.request(1, 7, register, ALONE), Answer::Done);
     assert_eq!(machine.generation(), 1);
     // Another nexus may have the same token.
-    assert_eq!(machine.request(2, 7, register), Answer::Done);
+    assert_eq!(machine.request(2, 7, register, ALONE), Answer::Done);
     assert_eq!(machine.generation(), 2);
-    assert_eq!(machine.request(1, 8, register), Answer::Conflict);
-    assert_eq!(machine.request(1, 8, register), Answer::Conflict);
+    assert_eq!(machine.request(1, 8, register, ALONE), Answer::Conflict);
+    assert_eq!(machine.request(1, 8, register, ALONE), Answer::Conflict);
     // However many others ask in between for what they do not get.
-    for nexus in 3..=3 * REGISTRANTS_MAX as u32 {
-        machine.request(nexus, 1, Request::Clear { key: 1 });
+    for nexus in 3..=3 * REGISTRANTS_MAX as Nexus {
+        machine.request(nexus, 1, Request::Clear { key: 1 }, ALONE);
         machine.request(
             nexus,
             2,
@@ -326,16 +357,17 @@ fn what_is_sent_again_is_done_once() {
                 old: 0,
                 ignore_old: true,
             },
+            ALONE,
         );
         assert!(!machine.remembers(nexus));
     }
-    assert_eq!(machine.request(2, 7, register), Answer::Done);
+    assert_eq!(machine.request(2, 7, register, ALONE), Answer::Done);
     assert_eq!(machine.generation(), 2);
 }
 
 #[test]
 fn what_was_done_is_remembered_while_there_is_a_place() {
-    const ALL: u32 = REGISTRANTS_MAX as u32;
+    const ALL: Nexus = REGISTRANTS_MAX as Nexus;
     let mut export = Export::with(&[10, 20]);
     let token = export.token;
     let kind = Type::WriteExclusive;
@@ -356,7 +388,10 @@ fn what_was_done_is_remembered_while_there_is_a_place() {
         assert_eq!(export.register(nexus, 30, 0), Answer::Done);
     }
     let before = export.machine.clone();
-    assert_eq!(export.machine.request(2, token, register), Answer::Done);
+    assert_eq!(
+        export.machine.request(2, token, register, ALONE),
+        Answer::Done
+    );
     assert_eq!(export.machine, before);
     // The next one needs a place: the one that has waited longest goes, but for registrants.
     assert!(export.machine.remembers(1) && export.machine.remembers(2));
@@ -511,7 +546,7 @@ proptest! {
     #[test]
     fn as_in_the_standard(
         requests in prop::collection::vec(
-            (0u32..5, any_request(), any::<bool>(), prop::option::weighted(0.05, 0u32..5)),
+            (0..5 as Nexus, any_request(), any::<bool>(), prop::option::weighted(0.05, 0..5 as Nexus)),
             0..60,
         )
     ) {
@@ -524,11 +559,11 @@ proptest! {
                     model.generation += 1;
                 }
             }
-            let answer = machine.request(nexus, token, request);
+            let answer = machine.request(nexus, token, request, ALONE);
             prop_assert_eq!(answer, model.ask(nexus, request));
             if again {
                 let before = machine.clone();
-                prop_assert_eq!(machine.request(nexus, token, request), answer);
+                prop_assert_eq!(machine.request(nexus, token, request, ALONE), answer);
                 prop_assert_eq!(&machine, &before);
             }
             prop_assert_eq!(machine.generation(), model.generation);

@@ -14,6 +14,7 @@ use kernel::prelude::*;
 use kernel::sync::Arc;
 
 use crate::base::{
+    compat,
     debugfs::File,
     workqueue::ReleaseQueue, //
 };
@@ -99,6 +100,10 @@ module! {
             default: 1,
             description: "Keys are invalidated by answers; 0 if a device says it can and cannot",
         },
+        siw: u8 {
+            default: 0,
+            description: "1 to use siw, by which peers can read all memory of this host: for tests",
+        },
     },
 }
 
@@ -164,6 +169,18 @@ rdma_client!(Hcas);
 
 impl Client for Hcas {
     type OwnerModule = LocalModule;
+
+    fn accepts(&self, device: &Device) -> bool {
+        let exposes = device.quirks().exposes_memory();
+        if !exposes || compat::param(&module_parameters::siw) != 0 {
+            return true;
+        }
+        pr_warn!(
+            "{} is not used: by its driver peers can read all memory of this host\n",
+            device.name()
+        );
+        false
+    }
 
     fn remove(&self, _device: &Arc<Device>) {}
 }

@@ -490,6 +490,21 @@ discover() {
 	must rmdir "$d"
 }
 
+# A port at an address that only siw has.
+siw() {
+	[ "$PROVIDER" != siw ] || skip "it is used for tests"
+	modprobe -q siw || :
+	must ip link add farblk-siw type dummy
+	at_exit "ip link del farblk-siw"
+	must ip addr add 10.99.0.1/24 dev farblk-siw
+	must ip link set farblk-siw up
+	rdma link add siw9 type siw netdev farblk-siw || skip "the kernel has no siw"
+	must mkdir "$C/ports/siw"
+	must store "$C/ports/siw/addr" 10.99.0.1
+	refused ENODEV "$C/ports/siw/enable" 1
+	must rmdir "$C/ports/siw"
+}
+
 scenario root "the host's id and name; version, protocol and features cannot be written"
 scenario names "names that no object may have"
 scenario port "a port's attributes and life"
@@ -501,5 +516,6 @@ scenario progress "a large allocation tells how far it is"
 scenario killed "and ends when its task is killed"
 scenario maps "a map's and a path's attributes and life"
 scenario paths "paths come and go while their map is enabled, up to eight"
+scenario siw "a device by which peers can read all memory is not used"
 scenario discover "discover shows what this host may use, and round trips"
 run_scenarios

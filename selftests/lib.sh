@@ -239,14 +239,16 @@ mounted() { [[ $(</proc/mounts) == *" $1 "* ]]; }
 # load_module [PARAMETER=VALUE]...: the .ko of FARBLK_KO, also with FARBLK_PARAMETERS, else the
 # installed one. NO_HOST_ID=1 leaves the random host_id.
 load_module() {
+	local siw=
+	[ "$PROVIDER" != siw ] || siw=siw=1
 	mounted /sys/kernel/config || mount -t configfs none /sys/kernel/config
 	mounted /sys/kernel/debug || mount -t debugfs none /sys/kernel/debug
 	if [ -n "${FARBLK_KO:-}" ]; then
 		: "${DEPENDS:=$(modinfo -F depends "$FARBLK_KO")}"
 		# shellcheck disable=SC2086
-		modprobe -a configfs ${DEPENDS//,/ } && insmod "$FARBLK_KO" ${FARBLK_PARAMETERS:-} "$@"
+		modprobe -a configfs ${DEPENDS//,/ } && insmod "$FARBLK_KO" ${FARBLK_PARAMETERS:-} $siw "$@"
 	else
-		modprobe farblk "$@"
+		modprobe farblk $siw "$@"
 	fi && { [ -n "${NO_HOST_ID:-}" ] || store "$C/host_id" "$(lasting_id)"; }
 }
 # reload_server LINE: the server has the module as LINE loads it, until the scenario ends.

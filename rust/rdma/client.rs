@@ -187,6 +187,16 @@ pub(crate) trait Client: Registered + Send + Sync {
     /// client, and as that of the owner of all that is created on the client's devices.
     type OwnerModule: ModuleMetadata;
 
+    /// Returns true if the client wants to use the device. If not, it is not among [`Devices`]: no
+    /// connection is made or accepted on it.
+    ///
+    /// # Context
+    ///
+    /// That of [`Self::add`].
+    fn accepts(&self, _device: &Device) -> bool {
+        true
+    }
+
     /// Called for each device that is there when the module registers, and for each new one.
     ///
     /// # Context
@@ -393,6 +403,7 @@ unsafe extern "C" fn add<C: Client>(raw: *mut bindings::ib_device) -> c_int {
     // valid. It gives a registered device, which it keeps until `remove()` returns.
     match unsafe { added(raw, inner) } {
         Ok(()) => 0,
+        Err(EOPNOTSUPP) => EOPNOTSUPP.to_errno(),
         Err(error) => {
             pr_err!("a device cannot be used: {}\n", error.to_errno());
             error.to_errno()
@@ -400,7 +411,7 @@ unsafe extern "C" fn add<C: Client>(raw: *mut bindings::ib_device) -> c_int {
     }
 }
 
-/// Tells a client of a device.
+/// Tells a client of a device. Fails with `EOPNOTSUPP` if it does not want that.
 ///
 /// # Safety
 ///
@@ -412,6 +423,9 @@ unsafe fn added<C: Client>(raw: NonNull<bindings::ib_device>, inner: NonNull<Inn
     // SAFETY: The caller promises that the device is registered. It is until `remove()` returns,
     // and that waits for the completion of `gone()`.
     let device = unsafe { Device::new(raw, client.devices.owner(), &client.devices.release) }?;
+    if !client.client.accepts(&device) {
+        return Err(EOPNOTSUPP);
+    }
     // Who looks up a device may be in the way of I/O.
     without_io(|| client.devices.list.lock().push(device.clone(), GFP_KERNEL))?;
     client.client.add(&device);

@@ -123,6 +123,13 @@
 //! has nothing of the peer's to read is not posted ([`rdma_nothing`](super::qp::Qp::rdma_nothing)):
 //! it would fail if the peer has just answered a message.
 //!
+//! # Access that is not checked
+//!
+//! `siw_proc_rreq()` in `siw_qp_rx.c` answers an RDMA READ of a peer from whatever memory the key
+//! names, which need not let peers read; and where a READ of no bytes was asked for, the key of all
+//! memory may be on its way to the peer (see above). A peer can read any page of the host, and more.
+//! So the driver takes no such device, unless the module's parameter `siw` says so.
+//!
 //! # Rejections that look like resets
 //!
 //! When the peer has rejected a connection, `siw_proc_mpareply()` in `siw_cm.c` says `-ECONNRESET`,
@@ -224,6 +231,11 @@ impl Quirks {
     /// Returns true if the device of a peer that has accepted a connection may not notice the first
     /// message until something else comes.
     pub(crate) fn misses_first_message(&self) -> bool {
+        self.siw
+    }
+
+    /// Returns true if peers can access memory that was not granted to them.
+    pub(crate) fn exposes_memory(&self) -> bool {
         self.siw
     }
 

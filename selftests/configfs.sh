@@ -167,6 +167,7 @@ exports() {
 	takes $e/registration 1 18446744073709551615 ""
 	leaves_words $e/registration 0 -1 x 1x 18446744073709551616
 	is "the mode of host_id" "$(stat -c %a "$C/host_id")" 600
+	is "the mode of registration" "$(stat -c %a "$C/$e/registration")" 600
 	is "the mode of evict" "$(stat -c %a "$C/$e/evict")" 200
 	refused EINVAL "$C/$e/evict" "no name" evict
 	refused ENOENT "$C/$e/evict" node-b node-b

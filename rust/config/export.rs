@@ -180,7 +180,7 @@ impl GroupOperations for ExportDir {
         ),
         Attribute::rw(c"lease_max_ms", Self::show_lease_max, Self::store_lease_max),
         Attribute::rw(c"protection", Self::show_protection, Self::store_protection),
-        Attribute::rw(
+        Attribute::private(
             c"registration",
             Self::show_registration,
             Self::store_registration,

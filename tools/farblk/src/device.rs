@@ -15,6 +15,7 @@ use serde::Deserialize;
 
 use crate::configfs::Job;
 use crate::error::{Code, Error};
+use crate::holders;
 use crate::quote;
 
 #[cfg(test)]
@@ -26,8 +27,10 @@ const REFERENCE: &str = "farblk";
 
 /// Timeout for losetup(8), which may wait for a device that hangs.
 const LOSETUP_TIMEOUT: Duration = Duration::from_secs(30);
-/// The pause between two looks at losetup(8).
+/// The pause between two looks at losetup(8), or at what it does.
 const LOSETUP_PAUSE: Duration = Duration::from_millis(2);
+/// Timeout for those who have a loop device open that shall have no file any more.
+const DETACH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Timeout for udev, in seconds: it reads each new disk, and one that hangs holds it up.
 const UDEV_TIMEOUT: Duration = Duration::from_secs(10);
@@ -314,10 +317,29 @@ impl Devices {
         Ok(device.trim_end().to_owned())
     }
 
-    /// Takes the file away from a loop device.
+    /// Takes the file away from a loop device. The device keeps it as long as somebody has that
+    /// open, as udev may to read it: fails if that takes more than [`DETACH_TIMEOUT`].
     pub fn detach(&self, device: &str, job: &Job) -> Result<(), Error> {
+        let file = self.file(device);
         let arguments = ["--detach", device].map(OsStr::new);
-        self.losetup(&arguments, job).map(drop)
+        self.losetup(&arguments, job)?;
+        let deadline = Instant::now() + DETACH_TIMEOUT;
+        while file.is_some() && self.file(device) == file {
+            if Instant::now() >= deadline {
+                let name = device.trim_start_matches("/dev/");
+                let why = format!("{device} has its file until everybody has closed it");
+                let hint = format!(
+                    "fuser --verbose {}  # who has it open?",
+                    quote::word(device)
+                );
+                let mut error = job.error(Code::InUse, why).hint(hint);
+                error.details = holders::processes(&self.root, name, &[]);
+                return Err(error);
+            }
+            self.settle();
+            thread::sleep(LOSETUP_PAUSE);
+        }
+        Ok(())
     }
 
     /// Lets a loop device have the size its file has now.

@@ -1645,6 +1645,36 @@ fn a_file_is_exported_as_a_loop_device() {
 }
 
 #[test]
+fn a_loop_device_is_gone_when_its_export_is() {
+    let host = Host::new("file-read");
+    let create = format!(
+        "export create x --file {}/disk --size 1M",
+        host.root.display()
+    );
+    let has_file = || host.root.join("sys/class/block/loop0/loop").exists();
+    host.ok(&create);
+    host.system.take_log();
+    host.system.with_readers(3);
+    assert_eq!(
+        host.ok("export rm x"),
+        "removed export x (/dev/loop0 detached)"
+    );
+    assert_eq!(
+        host.system.take_log(),
+        ["--detach /dev/loop0", "settle", "settle", "settle"]
+    );
+    assert!(!has_file());
+    // Somebody has it open for longer.
+    host.ok(&create.replace(" --size 1M", ""));
+    host.system.with_readers(u32::MAX);
+    let (code, _, text) = host.fails("export rm x");
+    assert_eq!(code, "F0107", "{text}");
+    assert!(has_file() && host.kernel.objects().contains(&"exports/x".to_owned()));
+    host.system.with_readers(0);
+    host.ok("export rm x");
+}
+
+#[test]
 fn a_loop_device_of_somebody_else_is_used_and_stays() {
     let host = Host::new("foreign");
     let file = host.root.join("disk");

@@ -32,6 +32,10 @@ struct State {
     no_direct: bool,
     missing: bool,
     busy: bool,
+    /// How many times udev has to be waited for until it has closed the loop devices.
+    reading: u32,
+    /// The loop devices that keep their files until then.
+    detaching: Vec<String>,
     /// Somebody has the disks for himself.
     held: bool,
     /// What happens when a disk is opened to be written.
@@ -94,6 +98,11 @@ impl Fake {
     /// udev of this host is never done.
     pub fn with_busy_udev(&self) {
         self.state.borrow_mut().busy = true;
+    }
+
+    /// udev reads each loop device until it was waited for so many times.
+    pub fn with_readers(&self, times: u32) {
+        self.state.borrow_mut().reading = times;
     }
 
     /// Nobody can open a disk of this host exclusively.
@@ -175,7 +184,10 @@ impl Fake {
         let file = found.file.display().to_string();
         if detach {
             state.loops.remove(&index);
-            let _ = fs::remove_dir_all(self.class(name).join("loop"));
+            match state.reading {
+                0 => drop(fs::remove_dir_all(self.class(name).join("loop"))),
+                _ => state.detaching.push(name.to_owned()),
+            }
         } else {
             drop(state);
             self.measure(name, &file);
@@ -254,6 +266,14 @@ impl System for Fake {
         let line = format!("settle {}", note.unwrap_or_default());
         let mut state = self.state.borrow_mut();
         state.log.push(line.trim().into());
+        if state.reading > 0 {
+            state.reading -= 1;
+        }
+        if state.reading == 0 {
+            for name in std::mem::take(&mut state.detaching) {
+                let _ = fs::remove_dir_all(self.class(&name).join("loop"));
+            }
+        }
         !state.busy
     }
 }

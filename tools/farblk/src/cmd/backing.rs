@@ -245,7 +245,7 @@ impl Backing {
                 )
                 .hint("lsblk  # choose another disk, or a file: --file"),
             false => {
-                let steps: Vec<_> = holders.iter().map(Holder::remedy).collect();
+                let steps = holders::remedies(&holders);
                 job.error(Code::InUse, format!("/dev/{name} is in use"))
                     .hint(steps.join("\n"))
             }

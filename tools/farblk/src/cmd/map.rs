@@ -30,7 +30,8 @@ use crate::size;
 const NODE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Timeout for the names of a disk to become those that it should have.
 const NAMES_TIMEOUT: Duration = Duration::from_secs(10);
-/// Timeout for a disk that is open without a visible user: udev opens a new disk to probe it.
+/// Timeout for a disk that is open without a visible user when udev has no event left: it may still
+/// have to hear that a disk was closed which somebody has written to, and opens that to probe it.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 /// The largest number of paths of a map.
 const PATHS_MAX: usize = 8;
@@ -859,7 +860,7 @@ fn disable(
     let Some(disk) = disk else {
         return context.configfs.disable(object, job);
     };
-    let deadline = Instant::now() + PROBE_TIMEOUT;
+    let mut deadline = None;
     loop {
         let holders = holders::find(&context.root, disk);
         if !holders.is_empty() {
@@ -867,6 +868,10 @@ fn disable(
         }
         match context.configfs.disable(object, job) {
             Err(error) if error.code == Code::Busy => {
+                // udev reads a disk that somebody has written to. It may hear of that only now, so
+                // one look at its queue is not enough.
+                context.devices.settle();
+                let deadline = *deadline.get_or_insert_with(|| Instant::now() + PROBE_TIMEOUT);
                 if Instant::now() >= deadline {
                     return Err(busy(disk, &holders));
                 }
@@ -911,17 +916,21 @@ pub fn in_use(
             _ => None,
         };
         error = error.detail(holder.describe() + &users.unwrap_or_default());
-        steps.push(holder.remedy());
+    }
+    steps.extend(holders::remedies(holders));
+    if holders.is_empty() {
+        for hidden in holders::find_hidden(&context.root, disk) {
+            error = error.detail(hidden.text);
+            steps.push(hidden.remedy);
+        }
     }
     if let Some(users) = users {
         error = error.detail(format!("open: {users}"));
         if holders.is_empty() {
             steps.push("# stop these processes".into());
         }
-    } else if holders.is_empty() {
-        error = error.detail(
-            "open: by a user that this process cannot see, perhaps in another mount namespace",
-        );
+    } else if holders.is_empty() && steps.is_empty() {
+        error = error.detail("open: by a user that this process cannot see, perhaps in the kernel");
     }
     (error, steps)
 }

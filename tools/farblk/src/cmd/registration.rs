@@ -12,7 +12,8 @@ use std::path::Path;
 use super::Context;
 use crate::configfs::Job;
 use crate::durable;
-use crate::error::Error;
+use crate::error::{Code, Error};
+use crate::holders;
 use crate::name;
 use crate::saved::FOLDER;
 
@@ -86,7 +87,28 @@ pub fn enable(context: &Context, object: &Path, job: &Job) -> Result<(), Error> 
     if result.is_err() {
         keep(context, object, job)?;
     }
-    result
+    result.map_err(|error| match error.code {
+        Code::InUse => name_users(context, object, error),
+        _ => error,
+    })
+}
+
+/// Adds to the error for a device in use who has it. The kernel does not know.
+fn name_users(context: &Context, object: &Path, mut error: Error) -> Error {
+    let device = context.configfs.attr(object, "device_path");
+    let number = device.and_then(|device| context.devices.number(Path::new(&device)).ok()?);
+    let disk = number.and_then(|number| context.devices.name(&number));
+    let hidden = disk.map(|disk| holders::find_hidden(&context.root, &disk));
+    let (texts, remedies): (Vec<_>, Vec<_>) = hidden
+        .unwrap_or_default()
+        .into_iter()
+        .map(|user| (user.text, user.remedy))
+        .unzip();
+    if texts.is_empty() {
+        return error;
+    }
+    error.details.extend(texts);
+    error.hint(remedies.join("\n"))
 }
 
 /// Gives the export `object` its registration back, and forgets it.

@@ -1554,6 +1554,18 @@ fn what_the_kernel_says_of_a_device() {
         .refuse("exports/x/enable", "1", 16, "EBUSY held by md0", 1);
     let text = host.fails("export create x --device /dev/sdb").2;
     assert_eq!(text, "cannot create export x: held by md0");
+    let zram = host.root.join("sys/class/block/zram0");
+    fs::create_dir_all(&zram).expect("a directory");
+    fs::write(zram.join("backing_dev"), "/dev/sdb\n").expect("a file");
+    host.kernel
+        .refuse("exports/x/enable", "1", 16, "EBUSY /dev/sdb is in use", 1);
+    let error = host
+        .run("export create x --device /dev/sdb")
+        .expect_err("in use");
+    assert_eq!(
+        error.details,
+        ["used by: zram0, which writes pages back to it"]
+    );
     // Only enabling opens the device.
     host.kernel
         .refuse("exports/x/device_path", "/dev/sdb", 13, "", 1);
@@ -1672,6 +1684,77 @@ fn a_loop_device_is_gone_when_its_export_is() {
     assert!(has_file() && host.kernel.objects().contains(&"exports/x".to_owned()));
     host.system.with_readers(0);
     host.ok("export rm x");
+}
+
+#[test]
+fn unmap_waits_for_udev_and_names_who_else_has_the_disk() {
+    let host = Host::new("unmap-busy");
+    let busy = |times| host.kernel.refuse("maps/s/enable", "0", 16, "", times);
+    host.ok("map 10.9.0.1/s");
+    host.system.take_log();
+    busy(2);
+    host.ok("unmap s");
+    assert_eq!(host.system.take_log(), ["settle", "settle"]);
+    host.ok("map 10.9.0.1/s");
+    for (path, text) in [
+        ("proc/41/comm", "cat"),
+        (
+            "proc/41/mountinfo",
+            "36 22 259:0 / /a\\040b rw - xfs /dev/farblk0 rw",
+        ),
+        ("sys/kernel/config/farblk/exports/e/enable", "1"),
+        (
+            "sys/kernel/config/farblk/exports/e/device_path",
+            "/dev/farblk0",
+        ),
+        ("sys/kernel/config/farblk/exports/f/enable", "0"),
+        (
+            "sys/kernel/config/farblk/exports/f/device_path",
+            "/dev/farblk0",
+        ),
+        (
+            "sys/kernel/config/nvmet/subsystems/n/namespaces/1/enable",
+            "1",
+        ),
+        (
+            "sys/kernel/config/nvmet/subsystems/n/namespaces/1/device_path",
+            "/dev/farblk0",
+        ),
+        (
+            "sys/kernel/config/target/core/iblock_0/t/udev_path",
+            "/dev/farblk0",
+        ),
+        ("sys/class/block/zram0/backing_dev", "/dev/farblk0"),
+    ] {
+        let path = host.root.join(path);
+        fs::create_dir_all(path.parent().expect("a parent")).expect("a directory");
+        fs::write(path, format!("{text}\n")).expect("a file");
+    }
+    for (process, namespace) in [("self", "mnt:[1]"), ("40", "mnt:[1]"), ("41", "mnt:[2]")] {
+        let link = host.root.join("proc").join(process).join("ns/mnt");
+        fs::create_dir_all(link.parent().expect("a parent")).expect("a directory");
+        std::os::unix::fs::symlink(namespace, link).expect("a link");
+    }
+    busy(1000);
+    let error = host.run("unmap s").expect_err("in use");
+    assert_eq!(error.code, Code::InUse);
+    assert_eq!(
+        error.details,
+        [
+            "mounted: /a b (xfs), in the mount namespace of cat(41)",
+            "exported: export e",
+            "used by: nvmet, namespace 1 of n",
+            "used by: backstore t of the SCSI target",
+            "used by: zram0, which writes pages back to it",
+        ]
+    );
+    let hints = hint(&error);
+    assert!(
+        hints.starts_with(
+            "nsenter --target 41 --mount umount '/a b'\nfarblk export rm e\necho 0 > "
+        ),
+        "{hints}"
+    );
 }
 
 #[test]

@@ -108,8 +108,8 @@ fn saved_exports(context: &Context) -> Vec<Check> {
         // Clients make volumes on the disk of an export; but what is mounted is this host's.
         let is_device = |holder: &Holder| matches!(holder, Holder::Device { .. });
         if found.iter().all(is_device) {
-            for holder in &found {
-                cure += &(holder.remedy() + "\n");
+            for remedy in holders::remedies(&found) {
+                cure += &(remedy + "\n");
             }
             cure += "farblk config restore --server";
         } else {

@@ -1336,7 +1336,7 @@ fn a_disk_of_an_export_is_the_clients() {
     let text = host.ends("doctor", 11);
     for want in [
         "export e of ",
-        "does not run; used by: md127; used by: dm-0\n",
+        "does not run; used by: md127; used by: dm-0 (LV my-vg/data)\n",
         "fix: mdadm --stop /dev/md127\n",
         "fix: vgchange --activate n my-vg\n",
         "fix: farblk config restore --server",

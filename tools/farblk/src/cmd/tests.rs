@@ -773,6 +773,8 @@ fn a_map_is_there_when_its_name_is_its_own() {
     host.ok("map 10.9.0.1/s");
     assert_eq!(host.ends("config restore", 0), "map s  unchanged");
     link("sdb");
+    let text = host.ends("config restore --map s", 5);
+    assert!(text.starts_with("map s  FAILED F0110: "), "{text}");
     let (code, _, text) = host.fails("map 10.9.0.1/s");
     assert_eq!(code, "F0110", "{text}");
     assert!(text.contains("still the name of another disk"), "{text}");

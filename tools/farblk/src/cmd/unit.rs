@@ -151,7 +151,7 @@ fn start_map(context: &Context, name: &str) -> Result<(), Error> {
         let there = directory(context, name).filter(|_| state.as_deref() != Some("disabled"));
         write_note(context, name, Note::Before(there), &job)?;
     }
-    restore::run(context, &restore::Arguments::of_map(name))?;
+    restore::run(context, &restore::Arguments::of_unit(name))?;
     if context.exit.get() != 0 {
         return Ok(());
     }

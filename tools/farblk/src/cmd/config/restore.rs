@@ -27,15 +27,19 @@ pub struct Arguments {
     /// Restore one map only; exit 5 if it may work later
     #[arg(long, value_name = "NAME", value_parser = crate::name::parse)]
     map: Option<String>,
+    /// The caller waits for the names of the disk.
+    #[arg(skip)]
+    is_of_unit: bool,
 }
 
 impl Arguments {
-    /// To restore one map.
-    pub fn of_map(name: &str) -> Self {
+    /// To restore the map of a unit, which waits for the names of the disk itself.
+    pub fn of_unit(name: &str) -> Self {
         Self {
             server: false,
             client: false,
             map: Some(name.to_owned()),
+            is_of_unit: true,
         }
     }
 
@@ -152,12 +156,14 @@ pub fn run(context: &Context, arguments: &Arguments) -> Result<(), Error> {
             }
         }
     }
-    if arguments.map.is_none() && !context.configfs.is_dry_run() {
+    if !arguments.is_of_unit && !context.configfs.is_dry_run() {
         wait_for_names(context, &mut items);
     }
     let complete = items.iter().all(|item| item.result != "failed");
     if !complete {
         context.exit.set(match code {
+            // The disk is there, and its names may come.
+            0 if arguments.map.is_some() => exit::UNREACHABLE,
             0 => exit::PARTIAL,
             code => code,
         });

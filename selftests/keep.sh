@@ -206,6 +206,7 @@ lost_file() {
 	got=$(remote "$FARBLK config save --prune 2>&1") && fail "it was saved: $got"
 	grep -q "was removed or replaced" <<<"$got" || fail "the reason: $got"
 	remote "grep -r deleted /etc/farblk" && fail "there is a name that is none"
+	remote "$FARBLK export list" | grep -q "$BACKING_FILE was removed or replaced: what clients" || fail "export list says nothing"
 	remote "$FARBLK doctor" | grep -q "export vol: its file $BACKING_FILE was removed" || fail "doctor says nothing"
 	there export rm vol
 }

@@ -39,6 +39,9 @@ struct Export {
     device: Option<String>,
     /// The file behind the loop device.
     file: Option<String>,
+    /// What that file was called before it was removed or replaced.
+    #[serde(skip)]
+    lost_file: Option<String>,
     size_bytes: Option<u64>,
     uuid: Option<String>,
     instance: Option<String>,
@@ -185,6 +188,9 @@ fn read(context: &Context, name: &str) -> Export {
         file: device
             .as_deref()
             .and_then(|device| context.devices.file(device)),
+        lost_file: device
+            .as_deref()
+            .and_then(|device| context.devices.lost_file(device)),
         device,
         size_bytes: configfs.number(&object, "size"),
         uuid: configfs.attr(&object, "uuid"),
@@ -260,6 +266,13 @@ impl Export {
             Some(file) => format!("{device} ({file})"),
             None => device,
         }
+    }
+
+    /// Says that clients write to a file that has no name any more.
+    fn loss(&self) -> Option<String> {
+        let file = self.lost_file.as_deref()?;
+        let text = format!("{file} was removed or replaced: what clients write is lost with it");
+        Some(format!("{}  # farblk doctor", alert(&text)))
     }
 
     fn access(&self) -> &'static str {
@@ -402,9 +415,8 @@ fn list(context: &Context) -> Result<(), Error> {
     for (line, export) in lines.zip(&exports) {
         context.output.line(&line)?;
         let last = export.last_error.iter();
-        let lines: Vec<_> = last
-            .map(|last| format!("last error: {}", last.text))
-            .collect();
+        let last = last.map(|last| format!("last error: {}", last.text));
+        let lines: Vec<_> = export.loss().into_iter().chain(last).collect();
         context.output.branches(&lines)?;
     }
     Ok(())
@@ -473,6 +485,9 @@ fn show(context: &Context, name: &str) -> Result<(), Error> {
         }
         let value = if value.is_empty() { "-" } else { &value };
         context.output.line(&format!("  {label:<12}{value}"))?;
+        if let Some(loss) = export.loss().filter(|_| label == "file") {
+            context.output.line(&format!("  {:<12}{loss}", ""))?;
+        }
     }
     let print = |heading: &[&str], rows: &[Vec<String>]| match rows.is_empty() {
         true => Ok(()),

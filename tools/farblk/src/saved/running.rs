@@ -199,7 +199,8 @@ pub fn lasting(context: &Context, device: &str) -> Result<(&'static str, String)
     };
     if let Some(was) = context.devices.lost_file(&device) {
         return Err(format!(
-            "the file of {device} was removed or replaced; it was {was}"
+            "the file of {device} was removed or replaced; it was {was}, and clients write on to \
+             what has no name any more"
         ));
     }
     let file = context.devices.file(&device);

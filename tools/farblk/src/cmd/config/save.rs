@@ -262,8 +262,9 @@ impl Plan {
         let title = object.title();
         let origin = before.map(Object::origin).unwrap_or_default();
         if !is_valid(object) {
-            let lost = before.map(|_| format!("{title} in {origin}"));
-            return self.lost.extend(lost);
+            let lost = |problem: &saved::Problem| format!("{} (it is in {origin})", problem.text);
+            let problems = before.iter().flat_map(|_| &object.problems);
+            return self.lost.extend(problems.map(lost));
         }
         if !object.is_enabled() && before.is_none_or(Object::is_enabled) {
             // Nobody can tell whether an administrator or a failed restore left it so.

@@ -706,8 +706,9 @@ fn a_file_is_restored_with_its_own_loop_device() {
     // The kernel tells that the file was removed. No such name is saved.
     let shown = |text: &str| host.system.attr("loop1", "loop/backing_file", text);
     shown(&format!("{} (deleted)", file.display()));
-    let (code, _, text) = host.fails("config save");
-    assert_eq!(code, "F0103", "{text}");
+    let error = host.run("config save").expect_err("a file without a name");
+    assert_eq!(error.code, Code::Differs);
+    assert!(error.details[0].contains("clients write on"), "{error:?}");
     host.err.take();
     host.ends("config save --prune", 8);
     let text = host.err.take();
@@ -718,6 +719,13 @@ fn a_file_is_restored_with_its_own_loop_device() {
     assert!(!host.file("server.toml").contains("(deleted)"));
     let text = host.ends("doctor", 11);
     assert!(text.contains("export e: its file"), "{text}");
+    for line in ["export list", "export show e"] {
+        let text = host.ok(line);
+        assert!(
+            text.contains("was removed or replaced: what clients write"),
+            "{text}"
+        );
+    }
     shown(&file.display().to_string());
     host.ends("config save", 0);
     // A file that was replaced is another disk: it is not what the loop device has.

@@ -32,6 +32,12 @@ pub fn missing(root: &Path) -> Error {
         return unloaded();
     }
     let Some(file) = find(root, &release) else {
+        if let Some(why) = unfit(root, &release) {
+            return error(Code::NotInstalled, why).hint(
+                "apt install -t trixie-backports linux-image-amd64  # or another kernel that fits, \
+                 and boot it",
+            );
+        }
         let why = format!("the modules of kernel {release} have no farblk");
         return error(Code::NotInstalled, why).variables(&[("release", release)]);
     };
@@ -71,6 +77,25 @@ fn tree(root: &Path) -> PathBuf {
 fn text(root: &Path, path: &str) -> String {
     let text = fs::read_to_string(root.join(path)).unwrap_or_default();
     text.trim().to_owned()
+}
+
+/// The oldest kernel that the module can be built for.
+const OLDEST: (u32, u32) = (7, 2);
+
+/// Says why there can be no module for the kernel `release`.
+fn unfit(root: &Path, release: &str) -> Option<String> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+    let mut number = || numbers.next()?.parse::<u32>().ok();
+    let (major, minor) = OLDEST;
+    if (number()?, number()?) < OLDEST {
+        return Some(format!(
+            "kernel {release} cannot run farblk: it is older than {major}.{minor}"
+        ));
+    }
+    let config = text(root, &format!("boot/config-{release}"));
+    let has_rust = config.is_empty() || config.lines().any(|line| line == "CONFIG_RUST=y");
+    (!has_rust)
+        .then(|| format!("kernel {release} cannot run farblk: it was built without CONFIG_RUST"))
 }
 
 /// Returns the file of the module for the kernel `release`, if depmod(8) knows it.

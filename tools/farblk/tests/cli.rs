@@ -1000,21 +1000,41 @@ error[F0401]: the farblk kernel module is not loaded: ./sys/kernel/config/farblk
 #[test]
 fn why_there_is_no_module() {
     let tree = Tree::new();
-    tree.file("proc/sys/kernel/osrelease", "6.18.1-x\n");
+    tree.file("proc/sys/kernel/osrelease", "7.3.1-x\n");
     for dependencies in [None, Some("kernel/x/farblk_other.ko:\n")] {
         if let Some(text) = dependencies {
-            tree.file("lib/modules/6.18.1-x/modules.dep", text);
+            tree.file("lib/modules/7.3.1-x/modules.dep", text);
         }
         tree.run("list").code(7).stderr_eq(str![[r#"
-error[F0405]: the farblk kernel module is not installed for this kernel: the modules of kernel 6.18.1-x have no farblk
-  hint: apt install farblk-modules-6.18.1-x  # the package
-  hint: make install KERNEL=6.18.1-x  # or, in the sources of farblk
+error[F0405]: the farblk kernel module is not installed for this kernel: the modules of kernel 7.3.1-x have no farblk
+  hint: apt install farblk-modules-7.3.1-x  # the package
+  hint: make install KERNEL=7.3.1-x  # or, in the sources of farblk
 
 "#]]);
     }
-    let module = "lib/modules/6.18.1-x/updates/farblk.ko";
+    // A package for such a kernel cannot exist.
+    let unfit = |release: &str, why: &str| {
+        tree.file("proc/sys/kernel/osrelease", &format!("{release}\n"));
+        let output = tree.run("list").code(7);
+        let text = String::from_utf8_lossy(&output.get_output().stderr).into_owned();
+        let error = format!(
+            "error[F0405]: the farblk kernel module is not installed for this kernel: kernel {release} cannot run farblk: {why}\n"
+        );
+        assert!(text.starts_with(&error), "{text}");
+        assert!(!text.contains("farblk-modules"), "{text}");
+    };
+    unfit("6.12.9+deb13-amd64", "it is older than 7.2");
+    unfit("7.1.0", "it is older than 7.2");
     tree.file(
-        "lib/modules/6.18.1-x/modules.dep",
+        "boot/config-7.10.0",
+        "CONFIG_RUST_IS_AVAILABLE=y\n# CONFIG_RUST is not set\n",
+    );
+    unfit("7.10.0", "it was built without CONFIG_RUST");
+    tree.file("proc/sys/kernel/osrelease", "7.3.1-x\n");
+    tree.file("boot/config-7.3.1-x", "CONFIG_RUST=y\n");
+    let module = "lib/modules/7.3.1-x/updates/farblk.ko";
+    tree.file(
+        "lib/modules/7.3.1-x/modules.dep",
         "kernel/x/ib_core.ko:\nupdates/farblk.ko: kernel/x/ib_core.ko\n",
     );
     tree.file(module, "ELF");
@@ -1035,8 +1055,8 @@ error[F0405]: the farblk kernel module is not installed for this kernel: the mod
     ] {
         tree.file(file, text);
         tree.run("list").code(7).stderr_eq(str![[r#"
-error[F0407]: this kernel loads signed modules only, as Secure Boot demands: ./lib/modules/6.18.1-x/updates/farblk.ko is not signed
-  hint: ./lib/modules/6.18.1-x/build/scripts/sign-file sha256 KEY.priv KEY.der ./lib/modules/6.18.1-x/updates/farblk.ko
+error[F0407]: this kernel loads signed modules only, as Secure Boot demands: ./lib/modules/7.3.1-x/updates/farblk.ko is not signed
+  hint: ./lib/modules/7.3.1-x/build/scripts/sign-file sha256 KEY.priv KEY.der ./lib/modules/7.3.1-x/updates/farblk.ko
   hint: mokutil --import KEY.der  # and reboot, unless this host knows the key
 
 "#]]);
@@ -1054,7 +1074,7 @@ error[F0401]: the farblk kernel module is not loaded: ./sys/kernel/config/farblk
     // DKMS compresses what it has signed with its own key.
     tree.file("sys/module/module/parameters/sig_enforce", "Y\n");
     tree.file(
-        "lib/modules/6.18.1-x/modules.dep",
+        "lib/modules/7.3.1-x/modules.dep",
         "updates/dkms/farblk.ko.xz:\n",
     );
     assert!(unloaded().contains("mokutil --import KEY.der  # or, "));

@@ -161,6 +161,25 @@ roce_dropped() {
 	"$FARBLK" discover "$FARBLK_SERVER" >/dev/null || bad "the server is not reached"
 }
 
+# A firewall drops what this host sends, and lets it pass again: rxe of the kernel has failed its
+# GSI queue pair by then, and one that is mended has not.
+dead_gsi() {
+	local dev
+	dev=$(rxe_netdev)
+	at_exit "tc qdisc del dev $dev clsact 2>/dev/null; rxe_heal; wait_for 20 rxe_has_ipv4 rxe0"
+	must serve e 8M
+	tc qdisc add dev "$dev" clsact &&
+		tc filter add dev "$dev" egress protocol ip flower ip_proto udp dst_port 4791 action drop || kernel_lacks "the kernel has no flower filter"
+	"$FARBLK" discover "$FARBLK_SERVER" >/dev/null 2>&1 && bad "the server is reached"
+	must tc qdisc del dev "$dev" clsact
+	rdma resource show qp | grep -q 'type GSI state ERR' || skip "rxe has not failed its queue pair"
+	names rdma fail "the GSI queue pair of rxe0/1 is in error" "$FARBLK_SERVER"
+	cure rdma
+	wait_for 20 rxe_has_ipv4 rxe0
+	content rdma "$FARBLK_SERVER"
+	"$FARBLK" discover "$FARBLK_SERVER" >/dev/null || bad "the server is not reached"
+}
+
 port_closed() {
 	must remote "export_ram e 8M"
 	is_cured server fail "nobody listens on $FARBLK_SERVER" "$FARBLK_SERVER"
@@ -249,6 +268,7 @@ scenario not_admitted "the host is not admitted"
 is_short || scenario version_mismatch "no protocol version in common"
 is_short || scenario fstab_without_netdev "fstab without _netdev"
 is_short || scenario mtu_mismatch "a hop takes smaller packets only"
+is_short || scenario dead_gsi "a packet could not be sent, and nobody can connect any more"
 is_short || scenario roce_dropped "UDP port 4791 is dropped, here or by the server"
 scenario report "report and explain: all that helps, and no secrets"
 is_short || scenario unsigned "the module is not signed"

@@ -1190,6 +1190,59 @@ ok    firewall  no rule of this host drops RoCE (UDP port 4791)
     tree.run("--dry-run doctor").code(2).stdout_eq("");
 }
 
+#[test]
+fn doctor_repeats_what_the_kernel_said() {
+    let tree = host_with_rxe();
+    fs::remove_dir_all(tree.0.join("sys/kernel/config/farblk")).expect("a folder");
+    tree.file("proc/sys/kernel/osrelease", "7.3.1-x\n");
+    tree.file("lib/modules/7.3.1-x/modules.dep", "updates/farblk.ko:\n");
+    for (words, cure) in [
+        (
+            "disagrees about version of symbol module_layout",
+            "make install KERNEL=7.3.1-x",
+        ),
+        (
+            "loading of module with unavailable key is rejected",
+            "modprobe farblk",
+        ),
+    ] {
+        tree.program(
+            "dmesg",
+            &format!("echo '[ 1.5] farblk: {words}'; echo '[ 2.5] eth0: up'"),
+        );
+        let output = tree.run("doctor").code(11);
+        let text = String::from_utf8_lossy(&output.get_output().stdout).into_owned();
+        assert!(
+            text.contains(&format!("when it was to be loaded: {words}\n")),
+            "{text}"
+        );
+        assert!(text.contains(cure), "{text}");
+    }
+}
+
+/// Objects of the files that nobody has restored.
+#[test]
+fn doctor_misses_what_should_run() {
+    let tree = host_with_rxe();
+    tree.file("etc/farblk/server.toml", "[port.a]\naddr = \"10.9.0.1\"\n");
+    tree.file(
+        "etc/farblk/client.toml",
+        "host_name = \"node-x\"\n[map.m]\nexport = \"e\"\n[map.m.paths.0]\naddr = \"10.9.0.2\"\n\
+         [map.off]\nenabled = false\nexport = \"e\"\n[map.off.paths.0]\naddr = \"10.9.0.2\"\n",
+    );
+    let output = tree.run("doctor").code(11);
+    let text = String::from_utf8_lossy(&output.get_output().stdout).into_owned();
+    for want in [
+        "FAIL  port      port a of ./etc/farblk/server.toml:1 does not run\n",
+        "warn  map       map m of ./etc/farblk/client.toml:2 does not run\n",
+        "fix: farblk config restore --map m\n",
+        "servers know this host as node-b, and a file has host_name node-x\n",
+    ] {
+        assert!(text.contains(want), "{want:?}: {text}");
+    }
+    assert!(!text.contains("map off"), "{text}");
+}
+
 /// Each fault is named with its cure; `doctor` says no more of what was cured.
 #[test]
 fn doctor_names_faults() {
@@ -1197,7 +1250,88 @@ fn doctor_names_faults() {
     let mode = "sys/kernel/config/rdma_cm/rxe0/ports/1/default_roce_mode";
     let fstab = "/dev/farblk/by-name/x /x ext4 noatime 0 2\n";
     type Fault<'a> = (&'a str, &'a dyn Fn(&Tree), u8, &'a str, &'a str);
-    let faults: [Fault; 9] = [
+    let flux = |tree: &Tree| {
+        let heading = "Iface Destination Gateway Flags RefCnt Use Metric Mask";
+        let route = |netdev: &str, network: [u8; 4], mask: [u8; 4]| {
+            let number = |bytes| u32::from_ne_bytes(bytes);
+            format!(
+                "{netdev} {:08X} 00000000 0001 0 0 0 {:08X} 0 0 0\n",
+                number(network),
+                number(mask)
+            )
+        };
+        let [net, all] = [[255, 255, 255, 0], [255; 4]];
+        let routes = route("eth0", [10, 9, 0, 0], net)
+            + &route("eth1", [10, 9, 0, 0], net)
+            + &route("eth2", [10, 9, 1, 0], net)
+            + &route("*", [10, 9, 0, 7], all)
+            + &route("*", [10, 8, 0, 7], all);
+        tree.file("proc/net/route", &format!("{heading}\n{routes}"));
+        tree.file("proc/sys/net/ipv4/conf/all/arp_ignore", "0\n");
+        tree.file("proc/sys/net/ipv4/conf/eth0/arp_ignore", "0\n");
+    };
+    let faults: [Fault; 15] = [
+        (
+            "GSI queue pair",
+            &|tree| {
+                tree.program(
+                    "rdma",
+                    "echo 'link rxe0/1 lqpn 1 type GSI state ERR sq-psn 0'",
+                );
+            },
+            11,
+            "the GSI queue pair of rxe0/1 is in error, since a packet could not be sent",
+            "rdma link delete rxe0 && rdma link add rxe0 type rxe netdev eth0",
+        ),
+        (
+            "bridge",
+            &|tree| {
+                tree.file("sys/class/net/eth0/brport/state", "3\n");
+                symlink("../br0", tree.0.join("sys/class/net/eth0/master")).expect("a link");
+            },
+            11,
+            "rxe0/1 is on eth0, a port of the bridge br0",
+            "rdma link delete rxe0 && rdma link add rxe0 type rxe netdev br0",
+        ),
+        (
+            "ARP",
+            &flux,
+            10,
+            "eth0 and eth1 are both in 10.9.0.0/24",
+            "sysctl -w net.ipv4.conf.all.arp_ignore=1",
+        ),
+        (
+            "blackhole",
+            &flux,
+            10,
+            "the route 10.9.0.7/32 of this host, in the network of eth0, drops packets",
+            "ip route delete 10.9.0.7/32",
+        ),
+        (
+            "iptables-legacy",
+            &|tree| {
+                tree.file("sys/module/x_tables/refcnt", "1\n");
+                tree.file("proc/net/ip_tables_names", "filter\n");
+                tree.program(
+                    "iptables-save",
+                    "echo '*filter'; echo ':INPUT ACCEPT [0:0]'",
+                );
+                tree.program(
+                    "iptables-legacy-save",
+                    "echo '*filter'; echo ':INPUT DROP [0:0]'",
+                );
+            },
+            11,
+            "the policy of chain INPUT of table filter (iptables-legacy) drops RoCE",
+            "iptables-legacy -I INPUT -p udp --dport 4791 -j ACCEPT",
+        ),
+        (
+            "name",
+            &|tree| tree.file("proc/sys/kernel/hostname", "node-c\n"),
+            10,
+            "servers know this host as node-b, but its name is node-c",
+            "echo node-c > /sys/kernel/config/farblk/host_name",
+        ),
         (
             "module",
             &|tree| fs::remove_dir_all(tree.0.join("sys/kernel/config/farblk")).expect("a folder"),

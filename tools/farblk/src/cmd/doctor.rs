@@ -43,6 +43,7 @@ pub const CHECKS: &[(&str, &str)] = &[
     ("link", network::EXPLAIN_LINK),
     ("gid", network::EXPLAIN_GID),
     ("mtu", network::EXPLAIN_MTU),
+    ("route", network::EXPLAIN_ROUTE),
     ("firewall", firewall::EXPLAIN),
     ("port", objects::EXPLAIN_PORT),
     ("export", objects::EXPLAIN_EXPORT),

@@ -41,6 +41,17 @@ pub enum Decision {
 }
 
 impl Decision {
+    /// The same of a rule that only iptables-legacy shows and changes.
+    fn of_legacy(mut self) -> Self {
+        if let Decision::Dropped { by, cure } | Decision::Unknown { by, cure } = &mut self {
+            *by = by.replace("(iptables)", "(iptables-legacy)");
+            if let Some(rest) = cure.strip_prefix("iptables ") {
+                *cure = format!("iptables-legacy {rest}");
+            }
+        }
+        self
+    }
+
     /// How bad it is.
     fn rank(&self) -> u8 {
         match self {
@@ -143,6 +154,16 @@ pub fn check(files: &Files, ports: &[Port]) -> Vec<Check> {
     if files.exists("sys/module/x_tables") {
         let found = rules("iptables-save", &[], iptables::decisions);
         collect(found, &netdevs, &mut decisions, &mut failed);
+    }
+    // Where iptables works by nftables, older rules may still be in the kernel's own tables. Where
+    // there is no such program, iptables-save itself has shown these.
+    let has_legacy = !files.text("proc/net/ip_tables_names").is_empty();
+    let shown = has_legacy.then(|| rules("iptables-legacy-save", &[], iptables::decisions));
+    if let Some(Ok((text, judge))) = shown {
+        let mut legacy = Vec::new();
+        collect(Ok((text, judge)), &netdevs, &mut legacy, &mut failed);
+        legacy.retain(|decision| !decisions.contains(decision));
+        decisions.extend(legacy.into_iter().map(Decision::of_legacy));
     }
     // Each chain that drops the packet needs its own command.
     decisions.sort_by_key(|decision| u8::MAX - decision.rank());

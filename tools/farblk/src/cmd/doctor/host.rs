@@ -3,16 +3,20 @@
 
 use super::{Check, Files};
 use crate::cmd::Context;
-use crate::error::Code;
+use crate::error::{Code, Error, fill_in};
 use crate::identity;
+use crate::name;
+use crate::program::{self, Outcome};
 use crate::quote;
+use crate::saved::{self, Side};
 
 /// What `farblk explain module` tells.
 pub const EXPLAIN_MODULE: &str = "\
 The kernel module farblk must be installed for the running kernel, loaded, and its tree must be in \
 /sys/kernel/config. A kernel that loads signed modules only, as with Secure Boot, also needs a \
 signature by a key that it knows. If DKMS could not build the module, the check repeats what was \
-missing, or which log says why (/var/lib/farblk/dkms-RELEASE.log).";
+missing, or which log says why (/var/lib/farblk/dkms-RELEASE.log). If the kernel has refused the \
+module that is installed, the check repeats what the kernel log says of that.";
 /// What `farblk explain version` tells.
 pub const EXPLAIN_VERSION: &str = "\
 The tool and the loaded module should come from one release, and the two hosts must speak a common \
@@ -23,7 +27,10 @@ versions that a client offers.";
 pub const EXPLAIN_NAME: &str = "\
 Exports admit a host by its host_name, which is that of the node if it has 1 to 63 letters, digits \
 and . _ : - and does not start with a dot. A node with another name is localhost, as all such nodes \
-are: give it a name of its own, and `farblk config save` keeps that.";
+are: give it a name of its own, and `farblk config save` keeps that. The module has taken the name \
+when it was loaded: a node that was renamed since still has the old one there. What a file in \
+/etc/farblk says counts when it is restored. The host_id, by which servers know a host that comes \
+back, must be that of the file /etc/farblk/host_id, and no other host's.";
 /// What `farblk explain fstab` tells.
 pub const EXPLAIN_FSTAB: &str = "\
 A file system on a farblk disk needs the network. Without the option _netdev in /etc/fstab, systemd \
@@ -49,6 +56,18 @@ pub fn module(context: &Context) -> Check {
         log.lines()
             .filter_map(move |line| line.strip_prefix(prefix))
     };
+    if let Some(words) = refusal(&error) {
+        // Other words mean that it was built for another kernel.
+        let cure = match words.ends_with("is rejected") {
+            true => error.hints().lines().join("\n"),
+            false => {
+                let release = files.text("proc/sys/kernel/osrelease");
+                fill_in(Code::NotInstalled.entry().hint, &[("release", release)])
+            }
+        };
+        let text = format!("{error}; when it was to be loaded: {words}");
+        return Check::fail("module", text).code(error.code).cure(cure);
+    }
     // The build is tried, and may fail, only if nothing is missing.
     let reasons: Vec<_> = lines("missing: ").chain(lines("failed: ")).collect();
     if error.code != Code::NotInstalled || reasons.is_empty() {
@@ -68,6 +87,29 @@ pub fn module(context: &Context) -> Check {
         .cure(fixes.join("\n"))
 }
 
+/// Returns what the kernel has said when it refused to load the module that is installed, which
+/// modprobe does not tell.
+fn refusal(error: &Error) -> Option<String> {
+    if !matches!(error.code, Code::NoModule | Code::Unsigned) {
+        return None;
+    }
+    let Outcome::Text(log) = program::run("dmesg", &[]) else {
+        return None;
+    };
+    let words = [
+        "version magic",
+        "disagrees about",
+        "Unknown symbol",
+        "is rejected",
+    ];
+    let said = |line: &str| {
+        let (_, said) = line.split_once("farblk: ")?;
+        let is_refusal = words.iter().any(|words| said.contains(words));
+        is_refusal.then(|| said.to_owned())
+    };
+    log.lines().rev().find_map(said)
+}
+
 /// Compares the release of the module with that of the tool.
 pub fn version(context: &Context) -> Option<Check> {
     let configfs = &context.configfs;
@@ -83,11 +125,46 @@ pub fn version(context: &Context) -> Option<Check> {
     })
 }
 
-/// Warns if servers know this host by a name that is not its own.
-pub fn name(context: &Context) -> Option<Check> {
-    let own = identity::unusable_name(context)?;
-    let cure = identity::name_cure().lines().join("\n");
-    Some(Check::warn("name", identity::no_name(&own)).cure(cure))
+/// Warns if servers know this host by a name or an identity that is not its own, or will not be
+/// after a reboot.
+pub fn name(context: &Context) -> Vec<Check> {
+    let mut checks = Vec::new();
+    let own = Files(&context.root).text("proc/sys/kernel/hostname");
+    let saved = saved::load(&context.root, Side::Client).host_name;
+    let have = context.host_name();
+    let warn = |why: String, cure: String| Check::warn("name", why).cure(cure);
+    if let Some(own) = identity::unusable_name(context) {
+        let cure = identity::name_cure().lines().join("\n");
+        checks.push(warn(identity::no_name(&own), cure));
+    } else if let Some(have) = have.filter(|have| saved.as_ref() != Some(have)) {
+        if let Some(saved) = saved {
+            let why = format!("servers know this host as {have}, and a file has host_name {saved}");
+            checks.push(warn(why, "farblk config restore --client".into()));
+        } else if have != own && name::parse(&own).is_ok() {
+            let why = format!("servers know this host as {have}, but its name is {own}");
+            let cure = fill_in(
+                "echo {own} > /sys/kernel/config/farblk/host_name  # then allow {own} on the servers\n\
+                 farblk config save  # or: keeps {have} over a reboot",
+                &[("own", &own), ("have", &have)],
+            );
+            checks.push(warn(why, cure));
+        }
+    }
+    if let Some((file, have)) = identity::difference(context) {
+        let why = format!(
+            "servers know this host by host_id {have}, and {} has {file}: after a reboot it is \
+             another host to them",
+            identity::file(&context.root).display()
+        );
+        checks.push(warn(why, "farblk config save".into()));
+    }
+    checks.extend(
+        identity::problem(&context.root).map(|problem| match problem.is_error {
+            true => Check::fail("name", problem.to_string()).cure(problem.hint),
+            false => Check::info("name", problem.to_string()),
+        }),
+    );
+    checks
 }
 
 /// Loads the installed module instead of the one that is loaded.

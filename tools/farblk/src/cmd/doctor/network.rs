@@ -1,18 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Checks of the RDMA devices of this host, and of the network interfaces below them.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::{Check, Files};
 use crate::configfs::NO_RDMA_DEVICE;
 use crate::error::Code;
+use crate::program::{self, Outcome};
 use crate::quote;
 
 /// What `farblk explain rdma` tells.
 pub const EXPLAIN_RDMA: &str = "\
 farblk needs an RDMA device: an adapter for InfiniBand or RoCE with its driver, or the software \
 device rxe on any Ethernet interface, which needs no special hardware and is slower. An rxe device \
-does not survive a reboot.";
+does not survive a reboot. On a port of a bridge or of a bond it gets no packets: these arrive at the \
+bridge or bond. When a packet of its GSI queue pair cannot be sent, as under a firewall that drops \
+what this host sends, rxe of the kernel fails that queue pair for good, and nobody can connect any \
+more: delete the link and add it again. The counter send_err of `rdma statistic` grows then, but for \
+other queue pairs, too; `rdma resource show qp` shows which one is in error.";
 /// What `farblk explain link` tells.
 pub const EXPLAIN_LINK: &str = "\
 The port of the RDMA device must be ACTIVE. On Ethernet that needs its network interface to be up, \
@@ -31,6 +37,13 @@ packets of 1024, 4200 bytes and more packets of 4096. Every hop on the way to th
 packets of that size pass. If a switch or the other host takes smaller ones only, connections come \
 up, but large reads and writes are lost. With a server, the check sends a packet of the full size \
 that must not be split, and waits for the answer.";
+
+/// What `farblk explain route` tells.
+pub const EXPLAIN_ROUTE: &str = "\
+Two interfaces in one subnet both answer when another host asks for the address of one of them \
+(ARP), unless arp_ignore is set: the packets of a path may then arrive at the other interface, whose \
+RDMA device does not know them. A route of the type blackhole, unreachable or prohibit drops what \
+this host sends to other hosts of its own network, also its answers to clients.";
 
 /// A port of an RDMA device.
 #[derive(Debug)]
@@ -152,6 +165,10 @@ pub fn check(files: &Files, ports: &[Port]) -> Vec<Check> {
     }
     let any_active = ports.iter().any(Port::is_active);
     let mut checks = Vec::new();
+    let dead = match ports.iter().any(|port| port.is_software) {
+        true => dead_devices(program::run("rdma", &["resource", "show", "qp"])),
+        false => Vec::new(),
+    };
     for port in ports {
         let name = port.name();
         let kind = match (port.is_software, port.is_ethernet) {
@@ -169,9 +186,153 @@ pub fn check(files: &Files, ports: &[Port]) -> Vec<Check> {
             continue;
         }
         checks.push(Check::ok("link", format!("{name} is ACTIVE")));
+        // Only rxe has this file.
+        if files.exists(&format!("sys/class/infiniband/{}/parent", port.device)) {
+            checks.extend(rxe(files, port, dead.contains(&port.device)));
+        }
         if port.is_ethernet {
             checks.extend(gid(files, port));
             checks.extend(mtu(files, port));
+        }
+    }
+    checks.extend(routing(files, ports));
+    checks
+}
+
+/// The RDMA devices whose GSI queue pair, by which all connections are made, is in error. rxe
+/// leaves it so when a packet cannot be sent, until the link is made anew.
+fn dead_devices(shown: Outcome) -> Vec<String> {
+    let Outcome::Text(text) = shown else {
+        return Vec::new();
+    };
+    let is_dead = |line: &&str| line.contains(" type GSI state ERR");
+    let device = |line: &str| Some(line.strip_prefix("link ")?.split_once('/')?.0.to_owned());
+    text.lines().filter(is_dead).filter_map(device).collect()
+}
+
+/// Says why an rxe device that is active gets no packets, or sends none.
+fn rxe(files: &Files, port: &Port, is_dead: bool) -> Option<Check> {
+    let name = port.name();
+    let anew = |netdev: &str| {
+        let device = quote::word(&port.device);
+        let netdev = quote::word(netdev);
+        format!("rdma link delete {device} && rdma link add {device} type rxe netdev {netdev}")
+    };
+    let netdev = format!("sys/class/net/{}", port.netdev);
+    let kind = [("brport", "bridge"), ("bonding_slave", "bond")]
+        .iter()
+        .find(|(folder, _)| files.exists(&format!("{netdev}/{folder}")));
+    let master = fs::read_link(files.path(&format!("{netdev}/master"))).unwrap_or_default();
+    let master = master.file_name().unwrap_or_default().to_string_lossy();
+    if let Some((_, kind)) = kind {
+        let why = format!(
+            "{name} is on {}, a port of the {kind} {master}: packets arrive at {master} instead",
+            port.netdev
+        );
+        return Some(Check::fail("rdma", why).cure(anew(&master)));
+    }
+    let why = format!(
+        "the GSI queue pair of {name} is in error, since a packet could not be sent: nobody can \
+         connect any more"
+    );
+    let cure = anew(&port.netdev) + "  # maps and ports come back by themselves";
+    is_dead.then(|| Check::fail("rdma", why).code(Code::TimedOut).cure(cure))
+}
+
+/// A route of IPv4 without a gateway.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Route<'a> {
+    /// The interface; "*" of one that drops packets.
+    netdev: &'a str,
+    network: u32,
+    mask: u32,
+}
+
+impl Route<'_> {
+    /// Parses a line of /proc/net/route, whose addresses are numbers in the order of the CPU.
+    fn parse(line: &str) -> Option<Route<'_>> {
+        let words: Vec<_> = line.split_whitespace().collect();
+        let number = |index: usize| {
+            let number = u32::from_str_radix(words.get(index)?, 16).ok()?;
+            Some(u32::from_be_bytes(number.to_ne_bytes()))
+        };
+        (number(2)? == 0).then_some(Route {
+            netdev: words[0],
+            network: number(1)?,
+            mask: number(7)?,
+        })
+    }
+
+    fn has(&self, ip: Ipv4Addr) -> bool {
+        u32::from(ip) & self.mask == self.network
+    }
+
+    /// "10.9.0.0/24"
+    fn prefix(&self) -> String {
+        format!(
+            "{}/{}",
+            Ipv4Addr::from(self.network),
+            self.mask.count_ones()
+        )
+    }
+}
+
+/// Returns the route of this host that drops the packets to an address.
+pub fn dropping_route(files: &Files, ip: IpAddr) -> Option<String> {
+    let IpAddr::V4(ip) = ip else {
+        return None;
+    };
+    let text = files.text("proc/net/route");
+    let routes = text.lines().filter_map(Route::parse);
+    let found = routes.filter(|route| route.netdev == "*" && route.has(ip));
+    found
+        .max_by_key(|route| route.mask)
+        .map(|route| route.prefix())
+}
+
+/// Checks the routes of the networks that RDMA ports are in.
+fn routing(files: &Files, ports: &[Port]) -> Vec<Check> {
+    let text = files.text("proc/net/route");
+    let routes: Vec<_> = text.lines().filter_map(Route::parse).collect();
+    let is_of_port = |route: &&Route<'_>| {
+        let mut ports = ports.iter().filter(|port| port.is_ethernet);
+        route.mask != 0 && ports.any(|port| port.netdev == route.netdev)
+    };
+    let arp_ignore = |netdev: &str| {
+        let file = format!("proc/sys/net/ipv4/conf/{netdev}/arp_ignore");
+        files.text(&file).parse::<u32>().ok()
+    };
+    let mut checks = Vec::new();
+    let mut told = Vec::new();
+    for own in routes.iter().filter(is_of_port) {
+        for other in &routes {
+            let is_within = other.mask >= own.mask && other.network & own.mask == own.network;
+            if !is_within || other.netdev == own.netdev || told.contains(&(other, own)) {
+                continue;
+            }
+            told.push((own, other));
+            let (netdev, prefix) = (own.netdev, other.prefix());
+            if other.netdev == "*" {
+                let why = format!(
+                    "the route {prefix} of this host, in the network of {netdev}, drops packets"
+                );
+                let cure = format!("ip route delete {prefix}");
+                checks.push(Check::warn("route", why).cure(cure));
+                continue;
+            }
+            let all = arp_ignore("all");
+            let ignored = |netdev: &str| all.max(arp_ignore(netdev));
+            let is_open = [netdev, other.netdev].map(ignored).contains(&Some(0));
+            if other.mask == own.mask && is_open {
+                let why = format!(
+                    "{netdev} and {} are both in {prefix}, and each answers for the address of the \
+                     other (arp_ignore is 0)",
+                    other.netdev
+                );
+                let cure =
+                    "sysctl -w net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2";
+                checks.push(Check::warn("route", why).cure(cure));
+            }
         }
     }
     checks
@@ -286,11 +447,18 @@ pub fn interface_of<'a>(files: &Files, ports: &'a [Port], ip: IpAddr) -> Option<
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-    use std::net::Ipv4Addr;
     use std::os::unix::fs::symlink;
 
     use super::*;
+
+    #[test]
+    fn devices_whose_queue_pair_is_in_error() {
+        let text = "link rxe0/1 lqpn 1 type GSI state ERR sq-psn 0 comm [ib_core]\n\
+                    link rxe1/1 lqpn 1 type GSI state RTS sq-psn 4 comm [ib_core]\n\
+                    link rxe2/1 lqpn 17 rqpn 18 type RC state ERR comm [farblk]\n";
+        assert_eq!(dead_devices(Outcome::Text(text.into())), ["rxe0"]);
+        assert!(dead_devices(Outcome::Missing).is_empty());
+    }
 
     #[test]
     fn the_best_interface_for_rxe_comes_first() {

@@ -15,8 +15,8 @@ use crate::saved::{self, Kind, Object, Side};
 
 /// What `farblk explain port` tells.
 pub const EXPLAIN_PORT: &str = "\
-A port of this host does not listen. One in the state error lost its RDMA device or address, and \
-listens again by itself once that is back.";
+A port of this host does not listen, or is in the files in /etc/farblk and not there. One in the \
+state error lost its RDMA device or address, and listens again by itself once that is back.";
 /// What `farblk explain export` tells.
 pub const EXPLAIN_EXPORT: &str = "\
 An export of this host is not online, or is in the files in /etc/farblk and not there. LVM or md of \
@@ -29,7 +29,8 @@ was removed or replaced: clients go on to use the file that has no name any more
 have written is lost when its loop device goes. Copy that while no client writes.";
 /// What `farblk explain map` tells.
 pub const EXPLAIN_MAP: &str = "\
-A mapped disk has no path to its server, or I/O on it fails. The text is the last error of the map; \
+A mapped disk has no path to its server, or I/O on it fails, or the map is in the files in \
+/etc/farblk and not there. The text is the last error of the map; \
 `farblk explain` followed by its code or its words tells more.";
 
 /// Runs the checks. Objects that are disabled are so on purpose.
@@ -76,27 +77,44 @@ pub fn check(context: &Context) -> Vec<Check> {
             checks.push(Check::ok(kind, text));
         }
     }
-    checks.extend(saved_exports(context));
+    checks.extend(missing(context));
     checks.extend(maps(context));
     checks
 }
 
-/// Says which exports of the files are not there, and which devices of this host use their disks:
-/// LVM and md take a disk on which a client has made theirs.
-fn saved_exports(context: &Context) -> Vec<Check> {
+/// Says which objects of the files are not there, and which devices of this host use the disks of
+/// exports: LVM and md take a disk on which a client has made theirs.
+fn missing(context: &Context) -> Vec<Check> {
     let configfs = &context.configfs;
     let mut checks = Vec::new();
     if configfs.require().is_err() {
         return checks;
     }
-    let exports = configfs.names(&configfs.path(&["exports"]));
-    let saved = saved::load(&context.root, Side::Server).objects;
+    let saved = Side::ALL.map(|side| saved::load(&context.root, side).objects);
     let is_missing = |object: &&Object| {
-        object.kind == Kind::Export && object.is_enabled() && !exports.contains(&object.name)
+        let path = configfs.path(&[object.kind.directory(), &object.name]);
+        object.is_enabled() && !configfs.exists(&path)
     };
-    for object in saved.iter().filter(is_missing) {
+    for object in saved.iter().flatten().filter(is_missing) {
         let mut text = format!("{} of {} does not run", object.title(), object.origin());
         let mut cure = String::new();
+        match object.kind {
+            Kind::Export => {}
+            Kind::Port => {
+                checks.push(Check::fail("port", text).cure("farblk config restore --server"));
+                continue;
+            }
+            // It may have been unmapped for a while.
+            Kind::Map => {
+                let cure = fill_in(
+                    "farblk config restore --map {name}\n\
+                     farblk unmap {name} --forget  # or: removes it from the file",
+                    &[("name", &object.name)],
+                );
+                checks.push(Check::warn("map", text).cure(cure));
+                continue;
+            }
+        }
         let disk = disk_of(context, object);
         let found = disk.iter();
         let found: Vec<_> = found

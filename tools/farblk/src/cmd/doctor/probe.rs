@@ -10,6 +10,8 @@ use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
+use rustix::io::Errno;
+
 /// Timeout for an answer.
 const TIMEOUT: Duration = Duration::from_millis(400);
 /// The number of datagrams that may be lost.
@@ -51,6 +53,10 @@ pub fn ask_port(ip: IpAddr, port: u16, mtu: Option<u32>) -> Answer {
         Err(e) => match e.kind() {
             ErrorKind::ConnectionRefused => Answer::Alive,
             ErrorKind::NetworkUnreachable | ErrorKind::HostUnreachable => Answer::NoRoute,
+            // A route of the type blackhole; one of the type prohibit gives EACCES, and a firewall
+            // EPERM.
+            ErrorKind::InvalidInput => Answer::NoRoute,
+            _ if Errno::from_io_error(&e) == Some(Errno::ACCESS) => Answer::NoRoute,
             _ => Answer::Silent,
         },
     }

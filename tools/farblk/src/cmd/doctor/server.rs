@@ -44,7 +44,11 @@ pub fn check(context: &Context, files: &Files, ports: &[Port], wanted: &Place) -
     let mut checks = Vec::new();
     match discover::look(context, address, None, &job) {
         Ok(exports) => {
-            checks.push(Check::ok("server", format!("{server} answers")));
+            let itself = match is_own(address.ip()) {
+                true => ", which is this host",
+                false => "",
+            };
+            checks.push(Check::ok("server", format!("{server} answers{itself}")));
             let names: Vec<_> = exports.iter().map(|entry| entry.name.as_str()).collect();
             checks.push(admission(context, wanted, address, &names));
             let gone = |entry: &&discover::Entry| {
@@ -62,7 +66,7 @@ pub fn check(context: &Context, files: &Files, ports: &[Port], wanted: &Place) -
             );
             checks.extend(mtu(files, ports, address.ip()));
         }
-        Err(error) => checks.push(unreachable(context, address, &error)),
+        Err(error) => checks.push(unreachable(context, files, address, &error)),
     }
     checks
 }
@@ -154,18 +158,46 @@ fn mtu(files: &Files, ports: &[Port], ip: IpAddr) -> Option<Check> {
     Some(Check::fail("mtu", why).cure(cure))
 }
 
+/// Returns true if packets to `ip` do not leave this host.
+fn is_own(ip: IpAddr) -> bool {
+    probe::source(ip) == Some(ip)
+}
+
+/// Says that this host sends nothing to `ip`.
+fn no_route(files: &Files, ip: IpAddr, error: &Error) -> Check {
+    let (why, cure) = match network::dropping_route(files, ip) {
+        Some(route) => (
+            format!("the route {route} of this host drops the packets to {ip}"),
+            format!("ip route delete {route}"),
+        ),
+        None => (
+            format!("this host has no route to {ip}"),
+            format!("ip route get {ip}  # then add a route"),
+        ),
+    };
+    Check::fail("server", why).code(error.code).cure(cure)
+}
+
 /// Says why a server could not be asked.
-fn unreachable(context: &Context, address: SocketAddr, error: &Error) -> Check {
+fn unreachable(context: &Context, files: &Files, address: SocketAddr, error: &Error) -> Check {
     let ip = address.ip();
     let why = error.why.clone();
     match error.code {
+        Code::Refused | Code::Unreachable | Code::TimedOut | Code::Lost if is_own(ip) => {
+            let why = format!("{ip} is an address of this host, which has asked itself: {why}");
+            let cure = format!(
+                "ip address show to {ip}  # if another host is meant, one of the two needs another \
+                 address"
+            );
+            Check::fail("server", why).code(error.code).cure(cure)
+        }
         Code::Refused => Check::fail("server", why)
             .code(error.code)
             .cure_there(format!(
                 "farblk port add --addr {}",
                 quote::word(&address.to_string())
             )),
-        Code::Unreachable | Code::TimedOut | Code::Lost => silent(ip, error),
+        Code::Unreachable | Code::TimedOut | Code::Lost => silent(files, ip, error),
         Code::Version => Check::fail("version", why)
             .code(error.code)
             .cure(versions(context, error)),
@@ -173,16 +205,16 @@ fn unreachable(context: &Context, address: SocketAddr, error: &Error) -> Check {
             "server",
             format!("{ip} was not asked: {why}; run it as root"),
         ),
+        _ if probe::ask(ip, None) == Answer::NoRoute => no_route(files, ip, error),
         _ => Check::error("server", error),
     }
 }
 
 /// Says why nothing comes back over RDMA.
-fn silent(ip: IpAddr, error: &Error) -> Check {
+fn silent(files: &Files, ip: IpAddr, error: &Error) -> Check {
     let check = |why: String| Check::fail("server", why).code(error.code);
     match probe::ask(ip, None) {
-        Answer::NoRoute => check(format!("this host has no route to {ip}"))
-            .cure(format!("ip route get {ip}  # then add a route")),
+        Answer::NoRoute => no_route(files, ip, error),
         Answer::Silent => {
             let cure = format!(
                 "ip neighbour show to {ip}  # is the server up? REACHABLE: then a firewall drops packets"
@@ -202,9 +234,10 @@ fn silent(ip: IpAddr, error: &Error) -> Check {
                     "{ip} is up, but RoCE (UDP port {ROCE_PORT}) gets lost, there or on the way: {}",
                     error.why
                 );
-                Check::fail("server", why)
-                    .code(error.code)
-                    .cure_there("farblk doctor  # names the rule if its firewall drops it")
+                Check::fail("server", why).code(error.code).cure_there(
+                    "farblk doctor  # names the rule if its firewall drops it, and what else \
+                         keeps it silent",
+                )
             }
         },
     }

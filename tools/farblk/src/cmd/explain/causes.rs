@@ -307,6 +307,10 @@ const EXAMPLES: &[(&str, &str)] = &[
         "ip link set dev eth0 mtu 9000  # on both hosts, and on the switch between them",
     ),
     (
+        "route",
+        "sysctl -w net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2",
+    ),
+    (
         "firewall",
         "nft insert rule inet filter input udp dport 4791 accept",
     ),

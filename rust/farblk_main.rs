@@ -100,9 +100,9 @@ module! {
             default: 1,
             description: "Keys are invalidated by answers; 0 if a device says it can and cannot",
         },
-        siw: u8 {
+        unsafe_devices: u8 {
             default: 0,
-            description: "1 to use siw, by which peers can read all memory of this host: for tests",
+            description: "1 to use devices by which peers can read all memory: for tests",
         },
     },
 }
@@ -172,7 +172,7 @@ impl Client for Hcas {
 
     fn accepts(&self, device: &Device) -> bool {
         let exposes = device.quirks().exposes_memory();
-        if !exposes || compat::param(&module_parameters::siw) != 0 {
+        if !exposes || compat::param(&module_parameters::unsafe_devices) != 0 {
             return true;
         }
         pr_warn!(

@@ -240,7 +240,7 @@ mounted() { [[ $(</proc/mounts) == *" $1 "* ]]; }
 # installed one. NO_HOST_ID=1 leaves the random host_id.
 load_module() {
 	local siw=
-	[ "$PROVIDER" != siw ] || siw=siw=1
+	[ "$PROVIDER" != siw ] || siw=unsafe_devices=1
 	mounted /sys/kernel/config || mount -t configfs none /sys/kernel/config
 	mounted /sys/kernel/debug || mount -t debugfs none /sys/kernel/debug
 	if [ -n "${FARBLK_KO:-}" ]; then

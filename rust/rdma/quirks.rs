@@ -127,8 +127,8 @@
 //!
 //! `siw_proc_rreq()` in `siw_qp_rx.c` answers an RDMA READ of a peer from whatever memory the key
 //! names, which need not let peers read; and where a READ of no bytes was asked for, the key of all
-//! memory may be on its way to the peer (see above). A peer can read any page of the host, and more.
-//! So the driver takes no such device, unless the module's parameter `siw` says so.
+//! memory may be on its way to the peer (see above). A peer can read any page of the host. So the
+//! driver takes no such device, unless the module's parameter `unsafe_devices` says so.
 //!
 //! # Rejections that look like resets
 //!

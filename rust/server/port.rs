@@ -287,8 +287,8 @@ impl Listen for Events {
         let asked = (connect.epoch, version);
         match connect.connection {
             Connection::Control => {
-                // Before anything is allocated. Requests that come in on several devices at once may
-                // exceed it by one each.
+                // Before anything is allocated. Requests that come in on several devices at once
+                // may exceed it by one each.
                 if port.sessions.len() >= SESSIONS_MAX {
                     let refused = Refused::new(
                         Refusal::Busy,

@@ -27,12 +27,12 @@ const SESSION_PART: u64 = 64;
 /// The memory of a session, in bytes: that of its control connection.
 const SESSION_BYTES: u64 = 64 << 10;
 /// The memory of an I/O connection without commands, in bytes, and what each command adds. That is
-/// between what they take with devices that have their rings in their own memory, and with
-/// rdma_rxe.
+/// between what they take with devices that have their rings in their own memory, and with those
+/// that are software.
 const QUEUE_BYTES: u64 = 32 << 10;
 const COMMAND_BYTES: u64 = 1 << 10;
 
-/// Returns the memory of a session with `queues` I/O connections of `depth` commands each, in bytes.
+/// Returns the bytes of memory of a session with `queues` I/O connections of `depth` commands each.
 pub const fn bytes_of(queues: u16, depth: u16) -> u64 {
     // CAST: To a larger type.
     SESSION_BYTES + queues as u64 * (QUEUE_BYTES + depth as u64 * COMMAND_BYTES)

@@ -174,8 +174,8 @@ pub(in crate::server) struct Connections {
 }
 
 impl Connections {
-    /// Makes no connections yet, and up to `queues` of them with `depth` commands each later, on the
-    /// terms of `login`. May sleep.
+    /// Makes no connections yet, and later up to `queues` of them with `depth` commands each, on
+    /// the terms of `login`. May sleep.
     pub(in crate::server) fn new(
         (user, joined): (User, Joined),
         block: &Arc<Block>,

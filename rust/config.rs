@@ -22,10 +22,7 @@ use core::fmt::{
     Display,
     Write, //
 };
-use core::net::{
-    IpAddr,
-    SocketAddr, //
-};
+use core::net::SocketAddr;
 
 use kernel::prelude::*;
 
@@ -51,9 +48,7 @@ fn parse_source(value: &str) -> Result<Option<SocketAddr>, Failure> {
     match value {
         "" => Ok(None),
         text => {
-            let ip: IpAddr = text
-                .parse()
-                .map_err(|_| fail!(EINVAL, "source: not an IP address"))?;
+            let ip = parse::ip_addr(text).map_err(invalid("source"))?;
             // Any port: the connection manager takes a free one.
             Ok(Some(SocketAddr::new(ip, 0)))
         }

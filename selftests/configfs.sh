@@ -60,7 +60,10 @@ leaves_words() { leaves "$1" EINVAL "${@:2}"; leaves_garbage "$1"; }
 leaves_switch() { if gets_all "$1"; then leaves_numbers "$1" 2 -1 on yes true; else leaves "$1" EINVAL 2; fi; }
 NOT_ADDRESSES=("" 10.9.0 10.9.0.256 10.9.0.1: 10.9.0.1:0 10.9.0.1:65536 10.9.0.1:-1 "10.9.0.1 7420" "[::1" "::1]:7420" "[fe80::1%eth0]:7420"
 	host.example "10.9.0.1/24" "*" :7420)
-leaves_addresses() { if gets_all "$1"; then leaves_words "$1" "${NOT_ADDRESSES[@]}"; else leaves "$1" EINVAL "" 10.9.0.1:0; fi; }
+# Addresses that would need a zone, which no side takes.
+ZONES=(fe80::1 "[fe80::1]:7420" "[fe80::1%eth0]:7420" fe80::1%2 "[fd00::1%2]:7420")
+leaves_zones() { local a; for a in "${ZONES[@]}"; do refused EINVAL "$C/$1" "$a" "with a zone, cannot be used"; done; }
+leaves_addresses() { leaves_zones "$1"; if gets_all "$1"; then leaves_words "$1" "${NOT_ADDRESSES[@]}"; else leaves "$1" EINVAL "" 10.9.0.1:0; fi; }
 
 read_only() { local f; for f; do ends "writing $f" EACCES store "$C/$f" 1; done; }
 
@@ -97,6 +100,7 @@ names() {
 }
 
 port() {
+	local a
 	must mkdir "$C/ports/p"
 	defaults ports/p addr= enable=0 state=disabled device= last_error=
 	read_only ports/p/{state,device,last_error}
@@ -105,7 +109,12 @@ port() {
 	leaves_addresses ports/p/addr
 	leaves_switch ports/p/enable
 	must store "$C/ports/p/addr" 192.0.2.1
-	refused "EADDRNOTAVAIL|ENODEV" "$C/ports/p/enable" 1 192.0.2.1
+	refused EADDRNOTAVAIL "$C/ports/p/enable" 1 "no interface of this host has the address 192.0.2.1"
+	is "last_error" "$(<"$C/ports/p/last_error")" "$(<"$C/ports/p/refusal")"
+	for a in 127.0.0.1 127.1.2.3:7421 ::1; do
+		must store "$C/ports/p/addr" "$a"
+		refused EINVAL "$C/ports/p/enable" 1 "${a%:7421} is a loopback address"
+	done
 	is enable "$(<"$C/ports/p/enable")" 0
 	must store "$C/ports/p/addr" "$FARBLK_SERVER"
 	takes ports/p/enable 1 1
@@ -114,10 +123,18 @@ port() {
 	ends "rmdir of an enabled port" EBUSY rmdir "$C/ports/p"
 	must mkdir "$C/ports/q"
 	must store "$C/ports/q/addr" "$FARBLK_SERVER"
-	refused EADDRINUSE "$C/ports/q/enable" 1
+	refused EADDRINUSE "$C/ports/q/enable" 1 "another RDMA listener has port 7420 at $FARBLK_SERVER, or"
+	must store "$C/ports/q/addr" 0.0.0.0
+	refused EADDRINUSE "$C/ports/q/enable" 1 "another RDMA listener has port 7420 at some address"
 	must store "$C/ports/q/addr" "$FARBLK_SERVER:7421"
 	takes ports/q/enable 1 0 0
 	takes ports/p/enable 0 0
+	must store "$C/ports/q/addr" 0.0.0.0
+	takes ports/q/enable 1
+	refused EADDRINUSE "$C/ports/p/enable" 1 "or at all addresses"
+	takes ports/q/enable 0
+	takes ports/p/enable 1 0
+	no_error ports/p
 	is state "$(<"$C/ports/p/state")" disabled
 	must rmdir "$C/ports/p" "$C/ports/q"
 }
@@ -371,6 +388,7 @@ maps() {
 	refused EINVAL "$C/$p/enable" 1 addr
 	takes $p/addr "10.9.0.1=>10.9.0.1:7420" "[::1]:5=>[::1]:5"
 	leaves_addresses $p/addr
+	for a in fe80::1 fe80::1%eth0; do refused EINVAL "$C/$p/source" $a "with a zone, cannot be used"; done
 	takes $p/source 10.9.0.1 ::1 ""
 	leaves_words $p/source x 10.9.0.1:7420 10.9.0
 	takes $p/enable 0 1 1

@@ -86,6 +86,33 @@ port() {
 	must rmdir "$C/ports/p"
 	must rxe_add "$dev"
 }
+# So does one whose address goes, of which the RDMA core tells nobody; sessions that came in by it
+# are lost when nothing arrives.
+address() {
+	local dev port
+	not_local
+	must serve e 8M
+	dev=$(rxe_netdev)
+	must ip addr add 10.77.0.1/24 dev "$dev"
+	must ip addr add fd77::1/64 dev "$dev" nodad
+	must settings "$C/ports/p" enable=0 addr=10.77.0.1
+	must mkdir "$C/ports/six"
+	must store "$C/ports/six/addr" "[fd77::1]:7421"
+	# The device has the address a moment later.
+	for port in p six; do wait_for 10 store "$C/ports/$port/enable" 1 || bad "enable: $(show "$C/ports/$port/refusal")"; done
+	must port_add all 0.0.0.0:7422
+	must ip addr del 10.77.0.1/24 dev "$dev"
+	must ip addr del fd77::1/64 dev "$dev"
+	wait_for 10 state_is error || bad "the port's state is '$(show "$C/ports/p/state")'"
+	wait_for 10 says_no_address p 10.77.0.1 || bad "its last_error is '$(show "$C/ports/p/last_error")'"
+	wait_for 10 says_no_address six fd77::1 || bad "the last_error of the other is '$(show "$C/ports/six/last_error")'"
+	is "a port at all addresses" "$(show "$C/ports/all/state")" listening
+	must ip addr add 10.77.0.1/24 dev "$dev"
+	wait_for 10 state_is listening || bad "the port's state is '$(show "$C/ports/p/state")'"
+	no_error ports/p
+	must ip addr del 10.77.0.1/24 dev "$dev"
+}
+says_no_address() { [ "$(show "$C/ports/$1/last_error")" = "EADDRNOTAVAIL no interface of this host has the address $2" ]; }
 state_is() { [ "$(show "$C/ports/p/state")" = "$1" ]; }
 
 # Memory goes to another host, and overwriting it takes longer than a login waits.
@@ -139,5 +166,6 @@ scenario leases "leases, and what the server remembers"
 scenario silence "clients of which nothing is heard"
 scenario commands "commands that run, and an export that is disabled meanwhile"
 scenario port "a port whose device is removed"
+scenario address "a port whose address is removed"
 scenario scrub "memory that goes to another host is overwritten first"
 run_scenarios

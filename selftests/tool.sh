@@ -259,6 +259,28 @@ protection() {
 # What --dry-run prints is shell that does the same.
 dry_run() {
 	local dev
+# Why a port cannot listen, and what keeps it from that.
+port_reasons() {
+	not_local
+	there_fails "port add lo --addr 127.0.0.1" F0106 "127.0.0.1 is a loopback address" "rdma link"
+	there_fails "port add lo --addr ::1" F0106 "::1 is a loopback address" "rdma link"
+	there_fails "port add x --addr 192.0.2.1" F0214 "no interface of this host has the address 192.0.2.1" "ip address"
+	there_fails "port add x --addr fe80::1%eth0" F0101 "with a zone" "fd00::/8"
+	is "ports" "$(remote "ls $C/ports")" ""
+	there port add all --addr 0.0.0.0
+	there_fails "port add p --addr $FARBLK_SERVER" F0215 "port all listens on 0.0.0.0:7420" "farblk port rm all"
+	there port rm all
+	there port add p --addr "$FARBLK_SERVER"
+	there_fails "port add q --addr $FARBLK_SERVER" F0215 "port p listens on $FARBLK_SERVER:7420" "farblk port rm p"
+	there port rm p
+}
+# there_fails COMMAND WORDS...: a command of the tool that fails on the server, and says all that.
+there_fails() {
+	local words got
+	got=$(remote "$FARBLK $1 2>&1") && bad "no failure: $1"
+	for words in "${@:2}"; do [[ $got == *"$words"* ]] || bad "$1: no '$words' in '$got'"; done
+}
+
 	must serve e 8M
 	here --dry-run map "$FARBLK_SERVER/e" --name m
 	is "maps after a dry run" "$(ls "$C/maps")" ""
@@ -274,6 +296,7 @@ scenario valid_json "-j gives JSON with the documented members"
 scenario exit_codes "exit codes and error codes tell causes apart"
 scenario lasting_identity "the first object gives a host an identity that lasts"
 scenario paths "paths come and go, and list tells of one that is down"
+scenario port_reasons "a port that cannot listen says why"
 scenario no_path "no path is up: list and map say so, and the map comes back"
 scenario new_contents "a stale map, and remap"
 scenario away "an export that is kept for a map that is away, and an evicted map"

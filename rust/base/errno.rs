@@ -8,6 +8,7 @@
 use kernel::error::Error;
 
 pub(crate) use crate::base::compat::errno::{
+    EADDRINUSE,
     EADDRNOTAVAIL,
     EAFNOSUPPORT,
     EBADMSG,
@@ -55,10 +56,7 @@ mod tests {
             (ENOMEM, "ENOMEM"),
             (ECONNREFUSED, "ECONNREFUSED"),
             (ESTALE, "ESTALE"),
-            (
-                Error::from_errno(-(bindings::EADDRINUSE as i32)),
-                "EADDRINUSE",
-            ),
+            (EADDRINUSE, "EADDRINUSE"),
             (Error::from_errno(-(bindings::MAX_ERRNO as i32)), "EUNKNOWN"),
         ] {
             check!(name(error) == text);

@@ -28,6 +28,8 @@ pub enum ParseError {
     NotABool,
     /// The text is not an IP address, with or without a port.
     NotAnAddress,
+    /// The address of IPv6 says, or would have to say, which interface it is meant at.
+    Zone,
 }
 
 impl ParseError {
@@ -42,6 +44,7 @@ impl ParseError {
             Self::TooLarge => "larger than 2^64 - 1 bytes",
             Self::NotABool => "neither 0 nor 1",
             Self::NotAnAddress => "not an IP address",
+            Self::Zone => "a link-local IPv6 address, or one with a zone, cannot be used",
         }
     }
 }
@@ -156,26 +159,37 @@ fn scale(text: &str, shift: u32) -> Option<u64> {
     digits.iter().all(|digit| *digit == 0).then_some(whole)
 }
 
-/// An IP address with or without a port: `IP`, `IP:PORT`, `[v6]:PORT` or a bare `v6`, which then
-/// has `default_port`. A port of 0 and an IPv6 scope are refused.
-pub fn socket_addr(text: &str, default_port: u16) -> Result<SocketAddr, ParseError> {
-    let bracketed = text
-        .strip_prefix('[')
-        .and_then(|text| text.strip_suffix(']'));
-    let addr = match text.parse::<IpAddr>() {
-        Ok(ip) => SocketAddr::new(ip, default_port),
-        Err(_) => match bracketed {
-            Some(v6) => match v6.parse() {
-                Ok(v6) => SocketAddr::new(IpAddr::V6(v6), default_port),
-                Err(_) => return Err(ParseError::NotAnAddress),
-            },
-            None => text.parse().map_err(|_| ParseError::NotAnAddress)?,
-        },
+/// An IP address. One of IPv6 that needs a zone or has one is refused: an interface has its number
+/// until the next boot only, and the other side has another number for it.
+pub fn ip_addr(text: &str) -> Result<IpAddr, ParseError> {
+    let (ip, zone) = match text.split_once('%') {
+        Some((ip, zone)) => (ip, Some(zone)),
+        None => (text, None),
     };
-    match addr {
-        SocketAddr::V6(v6) if v6.scope_id() != 0 => Err(ParseError::NotAnAddress),
-        addr if addr.port() == 0 => Err(ParseError::NotAnAddress),
-        addr => Ok(addr),
+    match ip.parse() {
+        Ok(IpAddr::V6(v6)) if zone.is_some() || v6.is_unicast_link_local() => Err(ParseError::Zone),
+        Ok(ip) if zone.is_none() => Ok(ip),
+        _ => Err(ParseError::NotAnAddress),
+    }
+}
+
+/// An IP address with or without a port: `IP`, `IP:PORT`, `[v6]:PORT` or a bare `v6`, which then
+/// has `default_port`. A port of 0 is refused, and what [`ip_addr`] refuses.
+pub fn socket_addr(text: &str, default_port: u16) -> Result<SocketAddr, ParseError> {
+    let bracketed = text.strip_prefix('[');
+    let (ip, port) = match (bracketed, text.find(':')) {
+        (Some(text), _) => text.split_once(']').ok_or(ParseError::NotAnAddress)?,
+        (None, Some(colon)) if text.rfind(':') == Some(colon) => text.split_at(colon),
+        (None, _) => (text, ""),
+    };
+    let ip = ip_addr(ip)?;
+    let port = match port.strip_prefix(':') {
+        Some(port) => unsigned(port, 1, u16::MAX.into()).ok(),
+        None => port.is_empty().then_some(default_port.into()),
+    };
+    match port.map(u16::try_from) {
+        Some(Ok(port)) if ip.is_ipv6() || bracketed.is_none() => Ok(SocketAddr::new(ip, port)),
+        _ => Err(ParseError::NotAnAddress),
     }
 }
 

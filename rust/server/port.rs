@@ -25,6 +25,11 @@ use kernel::{
 };
 
 use crate::base::{
+    errno::{
+        self,
+        EADDRINUSE,
+        EADDRNOTAVAIL, //
+    },
     net::Net,
     periodic::{
         PeriodicHandler,
@@ -101,8 +106,8 @@ struct Listening {
     closed: bool,
 }
 
-/// Looks after a port once in [`LOOK_MS`]: makes it listen again when its device or address is
-/// back, and ends sessions whose clients do not log in.
+/// Looks after a port once in [`LOOK_MS`]: notices that its address was removed, makes it listen
+/// again when its device and address are back, and ends sessions whose clients do not log in.
 pub(crate) struct PortMonitor(Arc<Port>);
 
 impl PeriodicHandler for PortMonitor {
@@ -110,6 +115,8 @@ impl PeriodicHandler for PortMonitor {
         let port = &self.0;
         if port.failure.lock().is_some() {
             Port::notify(port);
+        } else if !port.has_address() {
+            port.note_removal();
         }
         port.sessions.for_each(Session::check);
     }
@@ -148,16 +155,63 @@ impl Port {
     pub(crate) fn listen(self: &Arc<Self>) -> Result<(), Failure> {
         // A removal of the device that comes meanwhile waits for the listener.
         let mut listening = self.listening.lock();
-        let listener = self
-            .listener()
-            .map_err(|error| fail!(error, "cannot listen on {}", self.addr))?;
-        listening.listener = Some(listener);
+        listening.listener = Some(self.listener()?);
         Ok(())
     }
 
-    fn listener(self: &Arc<Self>) -> Result<Listener> {
+    fn listener(self: &Arc<Self>) -> Result<Listener, Failure> {
         let events = Arc::new(Events(self.clone()), GFP_KERNEL)?;
         Listener::new(&self.exports.devices, &self.net, self.addr, BACKLOG, events)
+            .map_err(|error| self.refused(error))
+    }
+
+    /// Says why the port cannot listen.
+    fn refused(&self, error: Error) -> Failure {
+        let (ip, port) = (self.addr.ip(), self.addr.port());
+        match error {
+            EADDRINUSE if ip.is_unspecified() => {
+                fail!(
+                    error,
+                    "another RDMA listener has port {port} at some address"
+                )
+            }
+            EADDRINUSE => {
+                fail!(
+                    error,
+                    "another RDMA listener has port {port} at {ip}, or at all addresses"
+                )
+            }
+            EADDRNOTAVAIL => fail!(error, "no interface of this host has the address {ip}"),
+            ENODEV => fail!(error, "no RDMA device has the address {ip}"),
+            EINVAL if ip.is_loopback() => {
+                fail!(
+                    error,
+                    "{ip} is a loopback address, which RDMA takes for all addresses"
+                )
+            }
+            ENOMEM => error.into(),
+            _ => fail!(
+                error,
+                "the RDMA core refuses {}: {}",
+                self.addr,
+                errno::name(error)
+            ),
+        }
+    }
+
+    /// Returns false if the address that the port listens on was removed. May sleep.
+    fn has_address(&self) -> bool {
+        let listening = self.listening.lock();
+        listening
+            .listener
+            .as_ref()
+            .is_none_or(Listener::has_address)
+    }
+
+    /// Makes the port stop listening, as its device or address was removed. Any context.
+    fn note_removal(self: &Arc<Self>) {
+        self.removed.store(1, Relaxed);
+        Port::notify(self);
     }
 
     /// Looks after the port and its sessions for as long as the result lives. May sleep.
@@ -257,10 +311,13 @@ impl WorkItem for Port {
             return;
         }
         // If the device is removed meanwhile, this runs again.
-        if let Ok(listener) = this.listener() {
-            listening.listener = Some(listener);
-            *this.failure.lock() = None;
-        }
+        *this.failure.lock() = match this.listener() {
+            Ok(listener) => {
+                listening.listener = Some(listener);
+                None
+            }
+            Err(failure) => Some(failure),
+        };
     }
 }
 
@@ -322,7 +379,6 @@ impl Listen for Events {
     }
 
     fn removed(&self) {
-        self.0.removed.store(1, Relaxed);
-        Port::notify(&self.0);
+        self.0.note_removal();
     }
 }

@@ -5,7 +5,11 @@
 //! C header: [`include/rdma/rdma_cm.h`](srctree/include/rdma/rdma_cm.h)
 
 use crate::base::{
-    errno::ESHUTDOWN,
+    errno::{
+        EADDRINUSE,
+        EADDRNOTAVAIL,
+        ESHUTDOWN, //
+    },
     net::{
         Net,
         SockaddrStorage, //
@@ -348,8 +352,10 @@ impl<T: Transport> Listener<T> {
     /// Listens on `addr` in network namespace `net`, on `devices`. Requests may come before this
     /// returns.
     ///
-    /// Fails with, among others, `EADDRNOTAVAIL` or `ENODEV` if no RDMA device has the address, and
-    /// with `EADDRINUSE`.
+    /// Fails with `EINVAL` for a loopback address, which the core takes for all addresses; with
+    /// `EADDRNOTAVAIL` if no interface has the address, and with `ENODEV` if no RDMA device has it;
+    /// with `EADDRINUSE` if the port is taken, by a listener at this address or, if one of the two
+    /// is at all addresses, at any; and with the core's error.
     ///
     /// # Context
     ///
@@ -362,6 +368,9 @@ impl<T: Transport> Listener<T> {
         backlog: u32,
         handler: Arc<dyn Listen<T>>,
     ) -> Result<Self> {
+        if addr.ip().is_loopback() {
+            return Err(EINVAL);
+        }
         let events = Events {
             listen: handler,
             devices: devices.clone(),
@@ -385,12 +394,18 @@ impl<T: Transport> Listener<T> {
             device: None,
             events,
         };
+        let is_everywhere = addr.ip().is_unspecified();
         let addr = SockaddrStorage::from(addr);
         // SAFETY: The id is ours. The address is valid, and is only read: C lacks a `const`.
-        unsafe {
+        let bound = unsafe {
             to_result(bindings::rdma_set_afonly(raw, 1))?;
-            to_result(bindings::rdma_bind_addr(raw, addr.as_ptr().cast_mut()))?;
-        }
+            to_result(bindings::rdma_bind_addr(raw, addr.as_ptr().cast_mut()))
+        };
+        match bound {
+            // The core says so, too, if the port is taken and one of the two is at all addresses.
+            Err(EADDRNOTAVAIL) if is_everywhere || this.interface().is_ok() => Err(EADDRINUSE),
+            bound => bound,
+        }?;
         // SAFETY: The id is ours, and does not listen yet, so that nothing changes its device.
         let device = unsafe { (*raw).device };
         if !device.is_null() {
@@ -402,6 +417,33 @@ impl<T: Transport> Listener<T> {
         // SAFETY: The id is ours.
         to_result(unsafe { bindings::rdma_listen(raw, i32::try_from(backlog)?) })?;
         Ok(this)
+    }
+
+    /// Returns the index of the interface that has the address now. Fails with `EADDRNOTAVAIL` if
+    /// none has it. Takes no lock.
+    fn interface(&self) -> Result<c_int> {
+        // SAFETY: By the type invariants the id is ours. Its address and its network namespace do
+        // not change once it was bound, and the namespace lives as long as the id.
+        let (src, net) = unsafe {
+            let addr = &raw const (*self.raw.as_ptr()).route.addr;
+            (&raw const (*addr).src_addr, (*addr).dev_addr.net)
+        };
+        let mut found = bindings::rdma_dev_addr {
+            net,
+            ..pin_init::zeroed()
+        };
+        // SAFETY: Both are valid; it is an address of IP that was written by the core.
+        to_result(unsafe { bindings::rdma_translate_ip(src.cast(), &mut found) })?;
+        Ok(found.bound_dev_if)
+    }
+
+    /// Returns false if the interface has lost the address since the listener was made: no peer
+    /// comes by it any more. The core tells nobody. A listener at all addresses has them for ever.
+    /// Takes no lock.
+    pub(crate) fn has_address(&self) -> bool {
+        // SAFETY: By the type invariants the id is ours; binding it has set that, or left it 0.
+        let bound = unsafe { (*self.raw.as_ptr()).route.addr.dev_addr.bound_dev_if };
+        bound == 0 || self.interface() == Ok(bound)
     }
 
     /// Returns the device of the address. Fails with `ENODEV` if several devices have it.

@@ -2,8 +2,13 @@
 
 //! KUnit suite of devices and connections.
 
-use crate::base::errno::ECONNREFUSED;
+use crate::base::errno::{
+    EADDRINUSE,
+    EADDRNOTAVAIL,
+    ECONNREFUSED, //
+};
 use crate::rdma::kunit::*;
+use core::net::Ipv4Addr;
 
 const CAPS: QpCaps = QpCaps {
     slots: 1,
@@ -154,15 +159,28 @@ mod tests {
     #[test]
     fn address_is_listened_on_once() -> Result {
         with_device(|_, addr| {
-            let listen = || {
+            let listen_on = |addr| {
                 let refuse = Arc::new(Refuse(None), GFP_KERNEL)?;
                 Listener::new(&devices()?, &Net::current(), addr, 1, refuse)
             };
+            let listen = || listen_on(addr);
             let first = listen()?;
             check!(first.device()?.name().as_str() == some_device()?.0.name().as_str());
-            check!(listen().err() == Some(Error::from_errno(-(bindings::EADDRINUSE as i32))));
+            check!(first.has_address());
+            check!(listen().err() == Some(EADDRINUSE));
+            let everywhere = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), addr.port());
+            check!(listen_on(everywhere).err() == Some(EADDRINUSE));
             drop(first);
             check!(listen().is_ok());
+            let all = listen_on(everywhere)?;
+            check!(all.has_address());
+            check!(listen().err() == Some(EADDRINUSE));
+            // For documentation: RFC 5737.
+            let nobodys = SocketAddr::new(Ipv4Addr::new(192, 0, 2, 1).into(), addr.port());
+            check!(listen_on(nobodys).err() == Some(EADDRNOTAVAIL));
+            drop(all);
+            let loopback = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), addr.port());
+            check!(listen_on(loopback).err() == Some(EINVAL));
             Ok(())
         })
     }

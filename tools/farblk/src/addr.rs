@@ -25,6 +25,7 @@ impl Endpoint {
     /// Parses `HOST`, `HOST:PORT`, `[IPV6]`, `[IPV6]:PORT` or a bare IPv6 address.
     pub fn parse(text: &str) -> Result<Self, Invalid> {
         require_no_url(text)?;
+        require_no_zone(text)?;
         let split = text.rsplit_once(':').filter(|(host, port)| {
             host.parse::<Ipv6Addr>().is_ok() && port.parse().is_ok_and(|port: u16| port >= 1000)
         });
@@ -108,7 +109,7 @@ impl Endpoint {
             Outcome::Missing => return Err(failed("this host has no getent".into())),
         };
         let mut words = text.lines().flat_map(|line| line.split_whitespace().next());
-        let ip = words.find_map(|word| word.parse::<IpAddr>().ok());
+        let ip = words.find_map(|word| parse_ip(word).ok());
         ip.map(|ip| SocketAddr::new(ip, self.port))
             .ok_or_else(|| failed(format!("{} has no address", self.host)))
     }
@@ -138,6 +139,20 @@ fn require_no_url(text: &str) -> Result<(), Invalid> {
     };
     let why = format!("{text:?} is a URL, and farblk uses none: write HOST[:PORT]");
     Err(Invalid::new(why, hint))
+}
+
+/// Fails if the text is an IPv6 address that needs a zone, or has one: the number of an interface
+/// lasts until the next boot, and the other host has other interfaces.
+fn require_no_zone(text: &str) -> Result<(), String> {
+    let ip = text.trim_start_matches('[').split(['%', ']']).next();
+    let is_v6 = ip.and_then(|ip| ip.parse::<Ipv6Addr>().ok());
+    match is_v6 {
+        Some(ip) if text.contains('%') || ip.is_unicast_link_local() => Err(format!(
+            "{text:?}: a link-local IPv6 address, or one with a zone, cannot be used; give both \
+             hosts a global or unique local address (fd00::/8)"
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// Parses an address of this host to listen on: `IP[:PORT]`, no name.
@@ -263,6 +278,7 @@ impl PathSpec {
 
 /// Parses an IP address; IPv6 with or without brackets.
 pub fn parse_ip(text: &str) -> Result<IpAddr, String> {
+    require_no_zone(text)?;
     let bare = text
         .strip_prefix('[')
         .and_then(|text| text.strip_suffix(']'))
@@ -314,10 +330,34 @@ mod tests {
             "a@b",
             "fd00::1:7420",
             "fd00::1:17420",
+            "fe80::1",
+            "[fe80::1]:99",
             "x://a",
         ] {
             assert!(Endpoint::parse(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn zones_are_refused_in_words() {
+        for text in [
+            "fe80::1",
+            "[fe80::1]",
+            "fe80::1%eth0",
+            "[fe80::1%2]:99",
+            "[fd00::1%eth0]",
+        ] {
+            let why = Endpoint::parse(text).unwrap_err().to_string();
+            assert!(why.contains("with a zone"), "{why}");
+            assert!(PathSpec::parse(&format!("{text}@10.9.0.1")).is_err());
+        }
+        let why = parse_ip("fe80::1%eth0").unwrap_err();
+        assert!(why.contains("with a zone"), "{why}");
+        assert!(
+            !parse_ip("10.9.0.1%eth0")
+                .unwrap_err()
+                .contains("zone, cannot")
+        );
     }
 
     #[test]

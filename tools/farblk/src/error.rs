@@ -104,7 +104,7 @@ table! {
     Lost           "F0212" UNREACHABLE "the connection was lost" "# try again\nfarblk export list  # on the server\nfarblk port list  # on the server";
     NoDevice       "F0213" MISSING     "no RDMA device serves this address" "rdma link\nrdma link add rxe0 type rxe netdev NETDEV  # for tests without hardware";
     NotLocal       "F0214" OTHER       "the address is not an address of this host" "ip address";
-    AddressTaken   "F0215" BUSY        "another program or port listens on the address" "farblk port list";
+    AddressTaken   "F0215" BUSY        "another program or port listens on the address" "farblk port list\nrdma resource show cm_id  # if it is none of these: which program listens there?";
     NoPath         "F0216" UNREACHABLE "no path to the server is up" "farblk list  # shows the reasons; the map reconnects by itself";
     Away           "F0217" BUSY        "the server keeps the export for a host that lost its connection" "# that host may return until its lease runs out: try again with --wait\nfarblk export deny {export} {holder} --force  # or, on the server: data that {holder} has not written yet is lost";
     Superseded     "F0218" UNREACHABLE "a newer connection replaced this one" "# the kernel tries again; if this repeats, two hosts may have one host_id:\ncat /sys/kernel/config/farblk/host_id";

@@ -15,6 +15,7 @@ pub(crate) fn param<T: ModuleParam + Copy>(param: &ModuleParamAccess<T>) -> T {
 /// Error codes.
 pub(crate) mod errno {
     pub(crate) use kernel::error::code::{
+        EADDRINUSE,
         EADDRNOTAVAIL,
         EAFNOSUPPORT,
         EBADMSG,

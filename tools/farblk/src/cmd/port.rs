@@ -17,6 +17,11 @@ use crate::output::table;
 /// The hint for a port that was listening and lost its device or address.
 const RETURNS: &str = "# the port listens again by itself once its device and address are back";
 
+/// The hint for a loopback address.
+const NO_LOOPBACK: &str = "\
+    rdma link  # which interface has an RDMA device?\n\
+    ip address  # listen on an address of that interface; 0.0.0.0 is for all";
+
 /// A port.
 #[derive(JsonSchema, Serialize)]
 struct Port {
@@ -110,7 +115,7 @@ fn add(context: &Context, wanted: Option<&str>, addr: SocketAddr) -> Result<(), 
         }
         let changed = !configfs.flag(&object, "enable");
         if changed {
-            configfs.set(&object, "enable", "1", &job)?;
+            enable(context, name, addr, &job)?;
         }
         if !configfs.is_dry_run() {
             require_listening(context, name, &job)?;
@@ -137,9 +142,43 @@ fn add(context: &Context, wanted: Option<&str>, addr: SocketAddr) -> Result<(), 
         }
     }
     configfs.set(&object, "addr", &addr.to_string(), &job)?;
-    configfs.set(&object, "enable", "1", &job)?;
+    enable(context, &name, addr, &job)?;
     made.keep();
     report(context, &name, true)
+}
+
+/// Makes a port listen on `addr`; an error says which other port listens there.
+fn enable(context: &Context, name: &str, addr: SocketAddr, job: &Job) -> Result<(), Error> {
+    let object = context.configfs.path(&["ports", name]);
+    let result = context.configfs.set(&object, "enable", "1", job);
+    result.map_err(|error| match error.code {
+        Code::BadValue if addr.ip().is_loopback() => error.hint(NO_LOOPBACK),
+        Code::AddressTaken => match listens_beside(context, addr) {
+            Some(other) => {
+                let at = other.addr.unwrap_or_default();
+                let hint = "farblk port rm {name}  # unless it shall stay: ends what came in by it";
+                error
+                    .detail(format!("port {} listens on {at}", other.name))
+                    .hint(fill_in(hint, &[("name", &other.name)]))
+            }
+            None => error,
+        },
+        _ => error,
+    })
+}
+
+/// The port that keeps others from `addr`.
+fn listens_beside(context: &Context, addr: SocketAddr) -> Option<Port> {
+    let names = context.configfs.names(&context.configfs.path(&["ports"]));
+    let mut ports = names.iter().map(|name| read(context, name));
+    ports.find(|port| {
+        let Some(Ok(at)) = port.addr.as_deref().map(addr::parse_local) else {
+            return false;
+        };
+        let is_everywhere = at.ip().is_unspecified() || addr.ip().is_unspecified();
+        let meets = at.ip() == addr.ip() || is_everywhere && at.is_ipv4() == addr.is_ipv4();
+        port.state.as_deref() == Some("listening") && at.port() == addr.port() && meets
+    })
 }
 
 /// Fails if the port does not listen, with its reason.

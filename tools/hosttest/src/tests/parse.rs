@@ -205,8 +205,8 @@ fn addresses() {
         "[fd00::1]:0",
         "[fd00::1]1",
         "[[fd00::1]]",
-        "fe80::1%1",
-        "[fe80::1%1]:1",
+        "10.9.0.1%1",
+        "%1",
         "server",
         "server:7420",
         "localhost",
@@ -217,6 +217,19 @@ fn addresses() {
             "{text:?}"
         );
     }
+    for text in [
+        "fe80::1",
+        "fe80::1%1",
+        "[fe80::1]:1",
+        "[fe80::1%eth0]:1",
+        "fd00::1%1",
+        "[febf::]",
+    ] {
+        assert_eq!(socket_addr(text, 7420), Err(ParseError::Zone), "{text:?}");
+    }
+    assert_eq!(ip_addr("fe80::1%eth0"), Err(ParseError::Zone));
+    assert_eq!(ip_addr("[fd00::1]"), Err(ParseError::NotAnAddress));
+    assert_eq!(ip_addr("fd00::1"), Ok("fd00::1".parse().unwrap()));
 }
 
 proptest! {
@@ -247,7 +260,9 @@ proptest! {
     fn addresses_roundtrip(v4: [u8; 4], v6: [u8; 16], port in 1u16..) {
         for addr in [(v4, port).into(), (v6, port).into()] {
             let addr: std::net::SocketAddr = addr;
-            prop_assert_eq!(socket_addr(&addr.to_string(), 7420), Ok(addr));
+            let is_usable = ip_addr(&addr.ip().to_string()) != Err(ParseError::Zone);
+            let parsed = socket_addr(&addr.to_string(), 7420);
+            prop_assert_eq!(parsed, is_usable.then_some(addr).ok_or(ParseError::Zone));
         }
     }
 }

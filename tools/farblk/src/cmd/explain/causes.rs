@@ -266,6 +266,8 @@ const WORDS: &[(&str, &[&str])] = &[
     ("F0208", &["no protocol version in common"]),
     ("F0211", &["is no farblk server"]),
     ("F0213", &["the rdma device was removed", "no rdma device"]),
+    ("F0214", &["no interface of this host has the address"]),
+    ("F0215", &["another rdma listener"]),
     ("F0217", &["away for"]),
     ("F0219", &["protection=seal needs a key"]),
     ("F0220", &["the key is wrong"]),

@@ -33,7 +33,7 @@ order() {
 }
 outcome_is() {
 	wait_for "${3:-$BOUND}" [ -e "/run/command-$1" ] || die "$1 hangs"
-	[[ $(<"/run/command-$1") =~ ^($2)$ ]] || bad "$1: $(<"/run/command-$1"), not $2: $(show "$M/last_error")"
+	[[ $(<"/run/command-$1") =~ ^($2)$ ]] || bad "$1: $(<"/run/command-$1"), not $2: $(show "$M/refusal")"
 }
 # ends_so NAME FILE VALUE ERRNO [SECONDS]: both.
 ends_so() { order "$1" "$2" "$3"; outcome_is "$1" "$4" "${5:-}"; }
@@ -313,13 +313,13 @@ killed_access() {
 	is access "$(remote "show $C/exports/e/hosts/$host/access")" ro
 	kill_store "exports/e/hosts/$host/host_id" "$(show "$C/host_id")"
 	kill_store exports/e/evict "$host"
-	[[ $(remote "show $C/exports/e/last_error") == "EINTR killed while"* ]] || bad "last_error is '$(remote "show $C/exports/e/last_error")'"
+	[[ $(remote "show $C/exports/e/refusal") == "EINTR killed while"* ]] || bad "refusal is '$(remote "show $C/exports/e/refusal")'"
 	ends_on_server "rmdir $C/exports/e/hosts/$host && mkdir $C/exports/g && rmdir $C/exports/g && touch /run/removed"
 	must remote "[ -e /run/removed ] && rm /run/removed && [ ! -e $C/exports/e/hosts/$host ]"
 	is clients "$(remote "show $C/exports/e/clients")" 1
 	must resume
 	# Either this waits, or there is nothing left to wait for.
-	[[ $(remote "errno_of store $C/exports/e/evict $host") =~ ^(OK|ENOENT)$ ]] || bad "evict: $(remote "show $C/exports/e/last_error")"
+	[[ $(remote "errno_of store $C/exports/e/evict $host") =~ ^(OK|ENOENT)$ ]] || bad "evict: $(remote "show $C/exports/e/refusal")"
 	is clients "$(remote "show $C/exports/e/clients")" 0
 	wait_for $BOUND state_is evicted || bad "state is '$(show "$M/state")'"
 	wait_for 30 ended "$pid" || bad "the reader hangs"

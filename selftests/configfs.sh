@@ -17,7 +17,7 @@ takes() {
 	for item in "${@:2}"; do
 		ends "'${item%%=>*}' into $1" OK store "$file" "${item%%=>*}"
 		is "$1 after '${item%%=>*}'" "$(<"$file")" "${item##*=>}"
-		[ ! -e "${file%/*}/last_error" ] || is "last_error after '${item%%=>*}' into $1" "$(<"${file%/*}/last_error")" ""
+		[ ! -e "${file%/*}/refusal" ] || is "refusal after '${item%%=>*}' into $1" "$(<"${file%/*}/refusal")" ""
 	done
 }
 
@@ -58,7 +58,7 @@ leaves_numbers() {
 # leaves_words FILE VALUE...: none of these, and no garbage.
 leaves_words() { leaves "$1" EINVAL "${@:2}"; leaves_garbage "$1"; }
 leaves_switch() { if gets_all "$1"; then leaves_numbers "$1" 2 -1 on yes true; else leaves "$1" EINVAL 2; fi; }
-NOT_ADDRESSES=("" 10.9.0 10.9.0.256 10.9.0.1: 10.9.0.1:0 10.9.0.1:65536 10.9.0.1:-1 "10.9.0.1 7420" "[::1" "::1]:7420" "[fe80::1%eth0]:7420"
+NOT_ADDRESSES=("" 10.9.0 10.9.0.256 10.9.0.1: 10.9.0.1:0 10.9.0.1:65536 10.9.0.1:-1 "10.9.0.1 7420" "[::1" "::1]:7420"
 	host.example "10.9.0.1/24" "*" :7420)
 # Addresses that would need a zone, which no side takes.
 ZONES=(fe80::1 "[fe80::1]:7420" "[fe80::1%eth0]:7420" fe80::1%2 "[fd00::1%2]:7420")
@@ -102,8 +102,8 @@ names() {
 port() {
 	local a
 	must mkdir "$C/ports/p"
-	defaults ports/p addr= enable=0 state=disabled device= last_error=
-	read_only ports/p/{state,device,last_error}
+	defaults ports/p addr= enable=0 state=disabled device= last_error= refusal=
+	read_only ports/p/{state,device,last_error,refusal}
 	refused EINVAL "$C/ports/p/enable" 1 addr
 	takes ports/p/addr "10.9.0.1=>10.9.0.1:7420" 10.9.0.1:1 "::1=>[::1]:7420" "[2001:db8::1]=>[2001:db8::1]:7420" "[2001:DB8:0:0::1]:99=>[2001:db8::1]:99"
 	leaves_addresses ports/p/addr
@@ -143,8 +143,8 @@ exports() {
 	local e=exports/e a
 	must mkdir "$C/$e"
 	defaults $e kind=ram device_path= size=0 read_only=0 block_size=4096 numa_node=-1 ports=all allow_any_host=0 scrub=1 max_clients=1 enable=0 \
-		lease_max_ms=3600000 protection=none registration= state=disabled instance= clients=0 clients_away=0 pr_registrants= allocated=0 last_error=
-	read_only $e/{state,instance,clients,clients_away,pr_registrants,allocated,last_error}
+		lease_max_ms=3600000 protection=none registration= state=disabled instance= clients=0 clients_away=0 pr_registrants= allocated=0 last_error= refusal=
+	read_only $e/{state,instance,clients,clients_away,pr_registrants,allocated,last_error,refusal}
 	[[ $(<"$C/$e/uuid") =~ ^[0-9a-f]{8}- ]] || bad "uuid is '$(<"$C/$e/uuid")'"
 	refused EINVAL "$C/$e/enable" 1 size
 	takes $e/kind block ram
@@ -348,8 +348,8 @@ maps() {
 	local m=maps/m p=maps/m/paths/a a
 	must mkdir "$C/$m"
 	defaults $m export=m access=rw queues=0 poll_queues=0 depth=128 inline_size=4096 protection=none tos=0 io_timeout_ms=30000 no_path_timeout_ms=60000 \
-		heartbeat_ms=1000 reconnect_max_ms=10000 policy=min-inflight expect_instance= enable=0 state=disabled device= uuid= instance= mode= size=0 gives_up_ms= last_error=
-	read_only $m/{state,device,uuid,instance,mode,size,gives_up_ms,last_error}
+		heartbeat_ms=1000 reconnect_max_ms=10000 policy=min-inflight expect_instance= enable=0 state=disabled device= uuid= instance= mode= size=0 gives_up_ms= last_error= refusal=
+	read_only $m/{state,device,uuid,instance,mode,size,gives_up_ms,last_error,refusal}
 	refused EINVAL "$C/$m/enable" 1 path
 	takes $m/export e "$(printf 'n%.0s' {1..63})" e
 	leaves_words $m/export "" .e "a b" a/b é "$(printf 'n%.0s' {1..64})"
@@ -383,8 +383,8 @@ maps() {
 	takes $m/enable "force=>0" 0
 
 	must mkdir "$C/$p"
-	defaults $p addr= source= enable=0 state=disabled device= rtt_ns=0 reconnects=0 next_try_ms= last_error=
-	read_only $p/{state,device,rtt_ns,reconnects,next_try_ms,last_error}
+	defaults $p addr= source= enable=0 state=disabled device= rtt_ns=0 reconnects=0 next_try_ms= last_error= refusal=
+	read_only $p/{state,device,rtt_ns,reconnects,next_try_ms,last_error,refusal}
 	refused EINVAL "$C/$p/enable" 1 addr
 	takes $p/addr "10.9.0.1=>10.9.0.1:7420" "[::1]:5=>[::1]:5"
 	leaves_addresses $p/addr
@@ -421,14 +421,31 @@ maps() {
 	ends "rmdir of an enabled map" EBUSY rmdir "$C/$m"
 	ends "rmdir of a used path" EBUSY rmdir "$C/$p"
 	exec 5<"/dev/$(<"$C/$m/device")"
-	refused EBUSY "$C/$m/enable" 0
+	refused EBUSY "$C/$m/enable" 0 "the device is open"
 	is "state while open" "$(<"$C/$m/state")" live
+	# What a command was refused is not what the map suffers, before and after that begins.
+	no_error $m
+	must store "$C/ports/p/enable" 0
+	wait_for 30 map_suffers m || bad "the map without a server suffers nothing"
+	a=$(<"$C/$m/last_error")
+	[[ $a == E*" "* && $a != *"is open"* ]] || bad "last_error is '$a'"
+	refused EBUSY "$C/$m/enable" 0 "the device is open"
+	refused EBUSY "$C/$p/enable" 0
+	refused EINVAL "$C/$m/enable" x
+	for a in $m $p; do [[ $(<"$C/$a/last_error") =~ ^(ECONN|ENOTCONN|EHOST|ETIME) ]] || bad "last_error of $a is '$(<"$C/$a/last_error")'"; done
+	must store "$C/ports/p/enable" 1
+	wait_for 30 map_is m live || bad "the map is $(<"$C/$m/state")"
+	no_error $m
+	no_error $p
 	exec 5<&-
 	takes $m/enable 0 0
 	is device "$(<"$C/$m/device")" ""
 	is clients "$(<"$C/exports/e/clients")" 0
 	must map_rm m
 }
+
+map_suffers() { [ -n "$(<"$C/maps/$1/last_error")" ]; }
+map_is() { [ "$(<"$C/maps/$1/state")" = "$2" ]; }
 
 # Up to eight paths, which come and go whether the map is enabled or not; only the last one of a map
 # that is enabled stays.
@@ -498,7 +515,7 @@ discover() {
 	leaves_numbers discover/d/pings 257 -1 65547
 	takes discover/d/interval_us 0 1000000 1000
 	leaves_numbers discover/d/interval_us 1000001 -1 4294968296
-	read_only discover/d/{exports,rtt_ns,state,last_error}
+	read_only discover/d/{exports,rtt_ns,state,last_error,refusal}
 	must store "$d/addr" "$FARBLK_SERVER"
 	must store "$d/enable" 1
 	is "what this host may use" "$(<"$d/exports")" "$(printf 'total 1\nshown ram 8388608 rw 0 3 %s' "$(<"$C/exports/shown/uuid")")"

@@ -54,7 +54,7 @@ soon() {
 # surely COMMAND...: works, as there are no faults.
 surely() { soon "$@"; [ "$GOT" = OK ] || die "$GOT without a fault: $*"$'\n'"$(rdma resource show)"; }
 
-# try LAST_ERROR COMMAND...: COMMAND, in a task whose allocations may fail; that file knows of its
+# try REFUSAL COMMAND...: COMMAND, in a task whose allocations may fail; that file knows of its
 # error.
 try() {
 	local text
@@ -63,7 +63,7 @@ try() {
 	# The kernel may have failed before it got to the module.
 	[ "$GOT" != OK ] && [ -e "$1" ] && [ "$GOT$TASK" != ENOMEM1 ] || return 0
 	text=$(show "$1")
-	[[ $text == "$GOT "?* ]] || bad "last_error is '$text' after $GOT: ${*:2}"
+	[[ $text == "$GOT "?* ]] || bad "refusal is '$text' after $GOT: ${*:2}"
 }
 doomed() (
 	[ -z "$TASK" ] || store /proc/self/make-it-fail 1
@@ -72,7 +72,7 @@ doomed() (
 
 # --- allocation after allocation ------------------------------------------------------------------
 
-# walk STEP LAST_ERROR: function STEP with one failing allocation, the first, the second and so on
+# walk STEP REFUSAL: function STEP with one failing allocation, the first, the second and so on
 # till it has no more. After each, STEP_undo finds whatever STEP has left. All but the end of a map
 # need memory of their own.
 #
@@ -142,16 +142,16 @@ backing() {
 each_allocation() {
 	backing "$1"
 	faults_in module
-	walk port "$C/ports/p/last_error"
+	walk port "$C/ports/p/refusal"
 	surely port
-	walk export_ "$C/exports/e/last_error"
+	walk export_ "$C/exports/e/refusal"
 	surely export_
 	must map_make m e
 	# The block layer does not look whether the name of a disk could be allocated, and then
 	# misses it.
-	ERRORS="$ERRORS|EINVAL" walk map_ "$C/maps/m/last_error"
+	ERRORS="$ERRORS|EINVAL" walk map_ "$C/maps/m/refusal"
 	surely map_
-	walk unmap_ "$C/maps/m/last_error"
+	walk unmap_ "$C/maps/m/refusal"
 }
 
 # orders MIN: allocations of so many pages fail, as an exponent of 2, and of more.
@@ -171,7 +171,7 @@ protected() {
 	must map_make m e protection=crc32c reconnect_max_ms=1000
 	for order in 0 6; do
 		orders $order
-		try "$C/maps/m/last_error" map_
+		try "$C/maps/m/refusal" map_
 		faults_off
 		note "no 2^$order pages: $(show "$C/maps/m/last_error")"
 		is "a map where no 2^$order pages are to be had" "$GOT" ENOMEM
@@ -179,7 +179,7 @@ protected() {
 	done
 	[[ $(show "$C/maps/m/last_error") != *server* ]] || bad "it is not the map that has no memory"
 	orders 7
-	try "$C/maps/m/last_error" map_
+	try "$C/maps/m/refusal" map_
 	faults_off
 	is "a map where there are pieces of 256 KiB" "$GOT $(show "$C/maps/m/last_error")" "OK "
 	[ "$GOT" = OK ] || surely map_
@@ -189,7 +189,7 @@ protected() {
 		--verify_fatal=1 --do_verify=1 --output=/run/fio.out
 	surely unmap_
 	# Some of them are in the way of the first connection only.
-	ERRORS="$ERRORS|EINVAL" walk map_ "$C/maps/m/last_error"
+	ERRORS="$ERRORS|EINVAL" walk map_ "$C/maps/m/refusal"
 	surely map_
 	DEV=/dev/$(show "$C/maps/m/device")
 	random /run/data 1
@@ -254,7 +254,7 @@ rising() {
 	for rate in $rates; do
 		random /run/data 1
 		must faults interval=1 times=-1 probability=$rate
-		try "$C/maps/m/last_error" map_
+		try "$C/maps/m/refusal" map_
 		note "$rate %: map: $GOT $(show "$C/maps/m/last_error")"
 		if [ "$GOT" != OK ]; then
 			faults_off
@@ -268,7 +268,7 @@ rising() {
 		move "$DEV" -
 		note "$rate %: read $BLOCKS blocks: $GOT"
 		holds $((BLOCKS < written ? BLOCKS : written))
-		try "$C/maps/m/last_error" unmap_
+		try "$C/maps/m/refusal" unmap_
 		note "$rate %: unmap: $GOT"
 		faults_off
 		surely unmap_

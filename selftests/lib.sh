@@ -338,16 +338,16 @@ errno_name() {
 	esac
 }
 
-# refused "E1|E2" FILE VALUE [REGEX]: the write ends with that error, and the object's last_error
+# refused "E1|E2" FILE VALUE [REGEX]: the write ends with that error, and the object's refusal
 # names the same one and says why (matching REGEX).
 refused() {
 	local text object=${2%/*}
 	outcome store "$2" "$3"
 	[[ $GOT =~ ^($1)$ ]] || bad "'$3' into ${2#"$C"/}: $GOT, not $1"
-	[ -e "$object/last_error" ] && [ "$GOT" != OK ] || return 0
-	text=$(<"$object/last_error")
-	[[ $text == "$GOT "?* ]] || bad "last_error of ${object#"$C"/} is '$text' after $GOT"
-	[[ $text =~ ${4:-.} ]] || bad "last_error of ${object#"$C"/} is '$text': no '$4' in it"
+	[ -e "$object/refusal" ] && [ "$GOT" != OK ] || return 0
+	text=$(<"$object/refusal")
+	[[ $text == "$GOT "?* ]] || bad "refusal of ${object#"$C"/} is '$text' after $GOT"
+	[[ $text =~ ${4:-.} ]] || bad "refusal of ${object#"$C"/} is '$text': no '$4' in it"
 }
 
 # no_error OBJECT: nothing is wrong with it.

@@ -201,7 +201,7 @@ clears() {
 	pid=$!
 	sleep 1
 	is "clear of what is reserved" "$(remote "errno_of store $C/exports/e/pr_clear 1")" EBUSY
-	is "why" "$(remote "cat $C/exports/e/last_error")" \
+	is "why" "$(remote "cat $C/exports/e/refusal")" \
 		"EBUSY pr_clear: the export is reserved; force clears it"
 	is "registrants after that" "$(registrants)" "$HOST 0xa exclusive-access,other 0x14"
 	is "the other host after that" "$(writes "$B")" "$CONFLICT"
@@ -225,7 +225,7 @@ clears() {
 	is "register" "$(pr "$DEV" register 0 20)" OK
 	must remote "store $C/exports/e/pr_clear 1"
 	is "registrants" "$(registrants)" ""
-	is "last_error" "$(remote "cat $C/exports/e/last_error")" ""
+	is "refusal" "$(remote "cat $C/exports/e/refusal")" ""
 	must unmap b
 }
 

@@ -22,6 +22,9 @@ whole_way() {
 	exec 5<"$dev"
 	exits 4 "$FARBLK" unmap scratch
 	exec 5<&-
+	# That was refused, and hurts the map no more.
+	here list
+	! grep -q "last error" /run/stdout || bad "list after a refused unmap: $(cat /run/stdout)"
 	here unmap "$dev"
 	[ ! -e "$dev" ] || bad "$dev is still there"
 	exits 3 "$FARBLK" unmap scratch
@@ -256,9 +259,6 @@ protection() {
 	here unmap e
 }
 
-# What --dry-run prints is shell that does the same.
-dry_run() {
-	local dev
 # Why a port cannot listen, and what keeps it from that.
 port_reasons() {
 	not_local
@@ -281,6 +281,9 @@ there_fails() {
 	for words in "${@:2}"; do [[ $got == *"$words"* ]] || bad "$1: no '$words' in '$got'"; done
 }
 
+# What --dry-run prints is shell that does the same.
+dry_run() {
+	local dev
 	must serve e 8M
 	here --dry-run map "$FARBLK_SERVER/e" --name m
 	is "maps after a dry run" "$(ls "$C/maps")" ""
@@ -293,10 +296,10 @@ there_fails() {
 
 scenario whole_way "port, export, discover, map, list, unmap, rm"
 scenario valid_json "-j gives JSON with the documented members"
+scenario port_reasons "a port that cannot listen says why"
 scenario exit_codes "exit codes and error codes tell causes apart"
 scenario lasting_identity "the first object gives a host an identity that lasts"
 scenario paths "paths come and go, and list tells of one that is down"
-scenario port_reasons "a port that cannot listen says why"
 scenario no_path "no path is up: list and map say so, and the map comes back"
 scenario new_contents "a stale map, and remap"
 scenario away "an export that is kept for a map that is away, and an evicted map"

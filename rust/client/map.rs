@@ -117,8 +117,6 @@ pub(crate) struct Status {
     pub(crate) login: Option<LoginReply>,
     /// Why I/O does not flow, or flushes fail.
     pub(crate) failure: Option<Failure>,
-    /// When the state changed last.
-    pub(crate) since: Instant<Monotonic>,
 }
 
 /// What only the work item uses, but for the disk, which the task of the user adds and removes.
@@ -186,7 +184,6 @@ impl Map {
             disk: None,
             login: None,
             failure: None,
-            since: Instant::now(),
         };
         let params = Arc::new(params, GFP_KERNEL)?;
         Ok(Arc::pin_init(
@@ -448,11 +445,7 @@ impl Map {
             let mut status = self.status.lock();
             status.failure = failure;
             status.login = login;
-            let before = core::mem::replace(&mut status.state, state);
-            if before != state {
-                status.since = Instant::now();
-            }
-            before
+            core::mem::replace(&mut status.state, state)
         };
         if before != state {
             self.log(before, state, failure);

@@ -42,7 +42,7 @@ use crate::config::{
 use crate::link::failure::{
     fail,
     Failure,
-    LastError, //
+    LastFailure, //
 };
 use crate::proto::{
     wire::PORT,
@@ -83,7 +83,8 @@ impl GroupOperations for Discoveries {
                 question <- new_mutex!(question, "Discovery::question"),
                 answer <- new_mutex!(None, "Discovery::answer"),
                 times <- new_mutex!(KVec::new(), "Discovery::times"),
-                last_error <- LastError::new(),
+                refusal <- LastFailure::new(),
+                last_error <- LastFailure::new(),
             }),
             GFP_KERNEL,
         )?;
@@ -113,7 +114,10 @@ pub(super) struct Discovery {
     #[pin]
     times: Mutex<KVec<u64>>,
     #[pin]
-    last_error: LastError,
+    refusal: LastFailure,
+    /// Why the server was not asked, or did not answer, the last time.
+    #[pin]
+    last_error: LastFailure,
 }
 
 #[vtable]
@@ -135,13 +139,14 @@ impl GroupOperations for Discovery {
         Attribute::ro(c"rtt_ns", Self::show_rtt_ns),
         Attribute::ro(c"state", Self::show_state),
         Attribute::ro(c"last_error", Self::show_last_error),
+        Attribute::ro(c"refusal", Self::show_refusal),
     ];
 }
 
 impl Discovery {
     fn set(&self, change: impl FnOnce(&mut Question) -> Result<(), Failure>) -> Result {
         let outcome = change(&mut self.question.lock());
-        self.last_error.record(outcome)
+        self.refusal.record(outcome)
     }
 
     fn show_addr(&self, page: &mut PageWriter<'_>) -> Result {
@@ -209,7 +214,7 @@ impl Discovery {
 
     fn store_enable(group: &Group<Self>, value: &str) -> Result {
         let enable = parse::boolean(value).map_err(invalid("enable"));
-        if !group.last_error.record(enable)? {
+        if !group.refusal.record(enable)? {
             return Ok(());
         }
         let mut times = KVec::new();
@@ -220,7 +225,8 @@ impl Discovery {
         };
         *group.answer.lock() = answer;
         *group.times.lock() = times;
-        group.last_error.record(outcome)
+        let _ = group.last_error.record(outcome);
+        group.refusal.record(outcome)
     }
 
     fn ask(&self, times: &mut KVec<u64>) -> Result<(KVec<ListEntry>, u32), Failure> {
@@ -275,6 +281,10 @@ impl Discovery {
 
     fn show_last_error(&self, page: &mut PageWriter<'_>) -> Result {
         show_option(page, self.last_error.get())
+    }
+
+    fn show_refusal(&self, page: &mut PageWriter<'_>) -> Result {
+        show_option(page, self.refusal.get())
     }
 }
 

@@ -195,6 +195,7 @@ impl GroupOperations for ExportDir {
         Attribute::ro(c"clients_away", Self::show_clients_away),
         Attribute::ro(c"pr_registrants", Self::show_pr_registrants),
         Attribute::ro(c"last_error", Self::show_last_error),
+        Attribute::ro(c"refusal", Self::show_refusal),
     ];
 }
 
@@ -490,7 +491,7 @@ impl ExportDir {
             group.evict(|host| host.name != name);
             group.enforce()
         });
-        group.switch.last_error.record(outcome)
+        group.switch.refusal.record(outcome)
     }
 
     fn store_pr_clear(group: &Group<Self>, value: &str) -> Result {
@@ -503,7 +504,7 @@ impl ExportDir {
             let cleared = group.members.clear_registrants(force);
             cleared.map_err(|busy| fail!(busy, "pr_clear: the export is reserved; force clears it"))
         });
-        group.switch.last_error.record(outcome)
+        group.switch.refusal.record(outcome)
     }
 
     fn show_enable(&self, page: &mut PageWriter<'_>) -> Result {
@@ -603,10 +604,13 @@ impl ExportDir {
     }
 
     fn show_last_error(&self, page: &mut PageWriter<'_>) -> Result {
-        // What a command was refused is newer than what the device suffers.
         let export = self.export().filter(|export| !export.is_closing());
         let why = export.and_then(|export| export.unavailable());
         let failure = why.map(|why| fail!(ENODEV, "{why}"));
-        show_option(page, self.switch.last_error.get().or(failure))
+        show_option(page, failure.or_else(|| self.switch.last_error.get()))
+    }
+
+    fn show_refusal(&self, page: &mut PageWriter<'_>) -> Result {
+        show_option(page, self.switch.refusal.get())
     }
 }

@@ -197,6 +197,7 @@ impl GroupOperations for MapDir {
         Attribute::ro(c"key_id", Self::show_key_id),
         Attribute::ro(c"gives_up_ms", Self::show_gives_up),
         Attribute::ro(c"last_error", Self::show_last_error),
+        Attribute::ro(c"refusal", Self::show_refusal),
     ];
 }
 
@@ -258,7 +259,8 @@ impl MapDir {
     }
 
     fn store_key(group: &Group<Self>, value: &str) -> Result {
-        group.key.set(Psk::parse(value)?);
+        let key = Psk::parse(value).map_err(|error| fail!(error, "key: not a key of farblk"));
+        group.key.set(group.switch.refusal.record(key)?);
         Ok(())
     }
 
@@ -417,7 +419,7 @@ impl MapDir {
     }
 
     fn store_enable(group: &Group<Self>, value: &str) -> Result {
-        let (enable, force) = group.switch.last_error.record(match value {
+        let (enable, force) = group.switch.refusal.record(match value {
             "0" => Ok((false, false)),
             "1" => Ok((true, false)),
             "force" => Ok((false, true)),
@@ -505,10 +507,12 @@ impl MapDir {
     }
 
     fn show_last_error(&self, page: &mut PageWriter<'_>) -> Result {
-        let trouble = self
-            .status()
-            .and_then(|status| Some((status.failure?, status.since)));
-        show_option(page, self.switch.last_error.get_or(trouble))
+        let failure = self.status().and_then(|status| status.failure);
+        show_option(page, failure.or_else(|| self.switch.last_error.get()))
+    }
+
+    fn show_refusal(&self, page: &mut PageWriter<'_>) -> Result {
+        show_option(page, self.switch.refusal.get())
     }
 }
 

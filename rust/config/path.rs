@@ -100,6 +100,7 @@ impl GroupOperations for PathDir {
         Attribute::ro(c"reconnects", Self::show_reconnects),
         Attribute::ro(c"next_try_ms", Self::show_next_try),
         Attribute::ro(c"last_error", Self::show_last_error),
+        Attribute::ro(c"refusal", Self::show_refusal),
     ];
 }
 
@@ -182,9 +183,11 @@ impl PathDir {
     }
 
     fn show_last_error(&self, page: &mut PageWriter<'_>) -> Result {
-        let trouble = self
-            .status()
-            .and_then(|status| Some((status.failure?, status.since?)));
-        show_option(page, self.switch.last_error.get_or(trouble))
+        let failure = self.status().and_then(|status| status.failure);
+        show_option(page, failure.or_else(|| self.switch.last_error.get()))
+    }
+
+    fn show_refusal(&self, page: &mut PageWriter<'_>) -> Result {
+        show_option(page, self.switch.refusal.get())
     }
 }

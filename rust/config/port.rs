@@ -102,6 +102,7 @@ impl GroupOperations for PortDir {
         Attribute::ro(c"state", Self::show_state),
         Attribute::ro(c"device", Self::show_device),
         Attribute::ro(c"last_error", Self::show_last_error),
+        Attribute::ro(c"refusal", Self::show_refusal),
     ];
 }
 
@@ -171,5 +172,9 @@ impl PortDir {
             .switch
             .running(|running| running.and_then(|running| running.port.failure()));
         show_option(page, failure.or_else(|| self.switch.last_error.get()))
+    }
+
+    fn show_refusal(&self, page: &mut PageWriter<'_>) -> Result {
+        show_option(page, self.switch.refusal.get())
     }
 }

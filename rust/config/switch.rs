@@ -22,7 +22,7 @@ use crate::config::{
 use crate::link::failure::{
     fail,
     Failure,
-    LastError, //
+    LastFailure, //
 };
 
 /// How long [`Switch::force_off`] waits for what another task does, in ms.
@@ -42,7 +42,8 @@ pub(crate) enum Phase<T> {
     On(T),
 }
 
-/// The settings `S` of an object, the running thing `T` made of them, and the last failure of both.
+/// The settings `S` of an object, the running thing `T` made of them, and two failures: of the last
+/// write, and of the last change between on and off.
 #[pin_data]
 pub(crate) struct Switch<S, T> {
     #[pin]
@@ -50,9 +51,13 @@ pub(crate) struct Switch<S, T> {
     /// Completed when a task has turned it on or off, or failed to.
     #[pin]
     settled: Completion,
-    /// The `last_error` of the object.
+    /// The `refusal` of the object: why the last write to one of its files was refused.
     #[pin]
-    pub(crate) last_error: LastError,
+    pub(crate) refusal: LastFailure,
+    /// Why it could not be turned on or off, or what that has left behind. What the running thing
+    /// suffers takes precedence in the `last_error` of the object.
+    #[pin]
+    pub(crate) last_error: LastFailure,
 }
 
 impl<S: Clone + Unpin, T: Unpin> Switch<S, T> {
@@ -61,7 +66,8 @@ impl<S: Clone + Unpin, T: Unpin> Switch<S, T> {
         pin_init!(Self {
             inner <- new_mutex!((settings, Phase::Off), "Switch::inner"),
             settled <- Completion::new(),
-            last_error <- LastError::new(),
+            refusal <- LastFailure::new(),
+            last_error <- LastFailure::new(),
         })
     }
 
@@ -73,7 +79,7 @@ impl<S: Clone + Unpin, T: Unpin> Switch<S, T> {
     /// Changes one setting; refuses with `EBUSY` unless off. May sleep.
     pub(crate) fn set(&self, change: impl FnOnce(&mut S) -> Result<(), Failure>) -> Result {
         let outcome = self.try_set(change);
-        self.last_error.record(outcome)
+        self.refusal.record(outcome)
     }
 
     /// As [`Switch::set`], for a caller that records the failure elsewhere. May sleep.
@@ -135,7 +141,7 @@ impl<S: Clone + Unpin, T: Unpin> Switch<S, T> {
     /// What was written to `enable`. May sleep.
     pub(crate) fn wanted(&self, value: &str) -> Result<bool> {
         let wanted = parse::boolean(value).map_err(invalid("enable"));
-        self.last_error.record(wanted)
+        self.refusal.record(wanted)
     }
 
     /// Turns it on with `start`, which may take long; settings stay readable meanwhile. Does
@@ -149,8 +155,9 @@ impl<S: Clone + Unpin, T: Unpin> Switch<S, T> {
         let settings = match self.begin_start(closing) {
             Ok(None) => return Ok(()),
             Ok(Some(settings)) => settings,
-            Err(busy) => return self.last_error.record(Err(busy)),
+            Err(busy) => return self.refusal.record(Err(busy)),
         };
+        self.last_error.record(Ok(()))?;
         match start(settings) {
             Ok(thing) => self.settle(Phase::On(thing), Ok(())),
             Err(failure) => self.settle(Phase::Off, Err(failure)),
@@ -167,7 +174,7 @@ impl<S: Clone + Unpin, T: Unpin> Switch<S, T> {
         let thing = match self.begin_stop(|_| None) {
             Ok(None) => return Ok(()),
             Ok(Some(thing)) => thing,
-            Err(busy) => return self.last_error.record(Err(busy)),
+            Err(busy) => return self.refusal.record(Err(busy)),
         };
         match stop(thing) {
             Ok(()) => self.settle(Phase::Off, Ok(())),
@@ -217,9 +224,20 @@ impl<S: Clone + Unpin, T: Unpin> Switch<S, T> {
     }
 
     /// Ends what a task has begun, and records the outcome. Another task that sees the new phase
-    /// finds the reason in `last_error`.
+    /// finds the reason for it in `last_error`.
     fn settle(&self, phase: Phase<T>, outcome: Result<(), Failure>) -> Result {
-        let outcome = self.last_error.record(outcome);
+        // A refusal leaves it as it was. A task that is killed leaves it half-way.
+        let is_as_it_was = matches!((&phase, &outcome),
+            (Phase::On(_), Err(failure)) if failure.error != EINTR);
+        if !is_as_it_was {
+            let _ = self.last_error.record(outcome);
+        }
+        self.enter(phase);
+        self.refusal.record(outcome)
+    }
+
+    /// Ends what a task has begun.
+    fn enter(&self, phase: Phase<T>) {
         // Its last reference must be dropped before another task sees the new phase.
         let seen = core::mem::replace(&mut self.inner.lock().1, Phase::Stopping(None));
         drop(seen);
@@ -227,8 +245,6 @@ impl<S: Clone + Unpin, T: Unpin> Switch<S, T> {
         inner.1 = phase;
         // With the lock held: the next task to begin makes it not done again.
         self.settled.complete_all();
-        drop(inner);
-        outcome
     }
 }
 
@@ -257,7 +273,7 @@ impl<S: Clone + Unpin, T: Clone + Unpin> Switch<S, T> {
         match self.begin_stop(|thing| Some(thing.clone())) {
             Ok(None) => Ok(()),
             Ok(Some(thing)) => self.end_stop(thing, stop),
-            Err(busy) => self.last_error.record(Err(busy)),
+            Err(busy) => self.refusal.record(Err(busy)),
         }
     }
 
@@ -286,7 +302,7 @@ impl<S: Clone + Unpin, T: Clone + Unpin> Switch<S, T> {
             }
             let _ = self.settled.wait_timeout(FORCE_LOOK_MS);
         }
-        self.last_error.record(Err(Self::busy()))
+        self.refusal.record(Err(Self::busy()))
     }
 
     /// Stops `thing` after the phase has become `Stopping`. May sleep.
@@ -298,8 +314,9 @@ impl<S: Clone + Unpin, T: Clone + Unpin> Switch<S, T> {
         match stop(&thing) {
             Ok(remark) => {
                 drop(thing);
-                let _ = self.settle(Phase::Off, remark.map_or(Ok(()), Err));
-                Ok(())
+                let _ = self.last_error.record(remark.map_or(Ok(()), Err));
+                self.enter(Phase::Off);
+                self.refusal.record(Ok(()))
             }
             Err(failure) => self.settle(Phase::On(thing), Err(failure)),
         }

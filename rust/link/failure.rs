@@ -9,11 +9,7 @@ use core::fmt;
 use kernel::prelude::*;
 use kernel::{
     new_mutex,
-    sync::Mutex,
-    time::{
-        Instant,
-        Monotonic, //
-    },
+    sync::Mutex, //
 };
 
 use crate::base::errno::{
@@ -70,43 +66,30 @@ impl fmt::Display for Failure {
     }
 }
 
-/// The `last_error` of an object: the failure of the last operation, if it failed.
+/// The failure of the last operation of a kind, if it failed.
 #[pin_data]
-pub(crate) struct LastError {
+pub(crate) struct LastFailure {
     #[pin]
-    failure: Mutex<Option<(Failure, Instant<Monotonic>)>>,
+    failure: Mutex<Option<Failure>>,
 }
 
-impl LastError {
+impl LastFailure {
     /// Makes one without a failure.
     pub(crate) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
-            failure <- new_mutex!(None, "LastError::failure"),
+            failure <- new_mutex!(None, "LastFailure::failure"),
         })
     }
 
     /// Records the outcome of an operation, and returns the result of its system call. May sleep.
     pub(crate) fn record<T>(&self, outcome: Result<T, Failure>) -> Result<T> {
-        let failure = outcome.as_ref().err();
-        *self.failure.lock() = failure.map(|failure| (*failure, Instant::now()));
+        *self.failure.lock() = outcome.as_ref().err().copied();
         outcome.map_err(|failure| failure.error)
     }
 
     /// Returns the failure of the last operation. May sleep.
     pub(crate) fn get(&self) -> Option<Failure> {
-        self.failure.lock().map(|(failure, _)| failure)
-    }
-
-    /// Returns the later one of two failures: that of the last operation, and `trouble`, a failure
-    /// of the running object with its time. May sleep.
-    pub(crate) fn get_or(&self, trouble: Option<(Failure, Instant<Monotonic>)>) -> Option<Failure> {
-        let own = *self.failure.lock();
-        match (own, trouble) {
-            (Some((failure, at)), Some((_, since))) if (at - since).as_nanos() >= 0 => {
-                Some(failure)
-            }
-            (own, trouble) => Some(trouble.or(own)?.0),
-        }
+        *self.failure.lock()
     }
 }
 

@@ -20,8 +20,7 @@ use kernel::{
     sync::Arc,
     time::{
         BootTime,
-        Instant,
-        Monotonic, //
+        Instant, //
     },
 };
 
@@ -113,8 +112,6 @@ pub(crate) struct PathStatus {
     pub(crate) next_try_ms: Option<u64>,
     /// Why the path was lost, or could not be connected; `None` while it is up.
     pub(crate) failure: Option<Failure>,
-    /// When the path was added or closed last; `None` if it is not part of the map.
-    pub(crate) since: Option<Instant<Monotonic>>,
 }
 
 impl PathStatus {
@@ -126,7 +123,6 @@ impl PathStatus {
         reconnects: 0,
         next_try_ms: None,
         failure: None,
-        since: None,
     };
 }
 
@@ -174,10 +170,6 @@ impl Path {
     fn new(connector: Arc<Connector>) -> Self {
         Self {
             connector: Some(connector),
-            status: PathStatus {
-                since: Some(Instant::now()),
-                ..PathStatus::NONE
-            },
             ..Self::NONE
         }
     }
@@ -198,7 +190,6 @@ impl Path {
     /// Begins to close the path, as [`Connector::close`]. May sleep, but does not wait for the
     /// outcomes.
     fn close(&mut self, epoch: Epoch, leave: bool) {
-        self.status.since = Some(Instant::now());
         let connected = self.connected.take();
         if let Some(connector) = &self.connector {
             connector.close(epoch, connected, leave);

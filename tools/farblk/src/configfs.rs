@@ -271,9 +271,19 @@ impl Configfs {
         self.attr(object, name).is_some_and(|text| text == "1")
     }
 
-    /// The object's last error.
+    /// What the object suffers.
     pub fn last_error(&self, object: &Path) -> Option<LastError> {
         LastError::parse(&self.attr(object, "last_error")?)
+    }
+
+    /// Why the last write to an attribute of the object was refused. An older module has that in
+    /// `last_error`, in the same form.
+    fn refusal(&self, object: &Path) -> Option<LastError> {
+        let name = match self.files.read(&object.join("refusal")) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => "last_error",
+            _ => "refusal",
+        };
+        LastError::parse(&self.attr(object, name)?)
     }
 
     /// The attributes of `wanted` whose value differs, in words.
@@ -314,7 +324,7 @@ impl Configfs {
     }
 
     /// Stores `value` in an attribute of `object`. When the kernel refuses, its words come from the
-    /// object's `last_error`.
+    /// object's `refusal`.
     pub fn set(&self, object: &Path, name: &str, value: &str, job: &Job) -> Result<(), Error> {
         let attribute = object.join(name);
         if self.record(|| echo(value, &attribute)) {
@@ -378,10 +388,10 @@ impl Configfs {
         value: &str,
         job: &Job,
     ) -> Result<(), Error> {
-        let last_error = object.join("last_error");
+        let refusal = object.join("refusal");
         if self.record(|| {
             let echo = echo(value, &object.join(name));
-            format!("{echo} || grep -q ^ENOENT {}", quote::path(&last_error))
+            format!("{echo} || grep -q ^ENOENT {}", quote::path(&refusal))
         }) {
             return Ok(());
         }
@@ -477,7 +487,7 @@ impl Configfs {
             _ => Peer::Nobody,
         };
         let said = self
-            .last_error(object)
+            .refusal(object)
             .filter(|last| last.errno == errno_name(errno) && !last.text.is_empty());
         let text = said.as_ref().map_or("", |last| &last.text);
         let code = Code::from_words(errno_name(errno), text, peer);

@@ -941,7 +941,7 @@ rmdir ./sys/kernel/config/farblk/exports/scratch
         .success()
         .stdout_eq(str![[r#"
 rmdir ./sys/kernel/config/farblk/exports/scratch/hosts/node-c
-echo node-c > ./sys/kernel/config/farblk/exports/scratch/evict || grep -q ^ENOENT ./sys/kernel/config/farblk/exports/scratch/last_error
+echo node-c > ./sys/kernel/config/farblk/exports/scratch/evict || grep -q ^ENOENT ./sys/kernel/config/farblk/exports/scratch/refusal
 
 "#]]);
 }
@@ -2018,7 +2018,7 @@ fn the_kernels_words_are_shown() {
     let enable = tree.0.join("sys/kernel/config/farblk/ports/10/enable");
     fs::remove_file(&enable).expect("a file");
     symlink("/dev/full", &enable).expect("a link");
-    tree.config("ports/10/last_error", "ENOSPC no room on 10.0.1.1");
+    tree.config("ports/10/refusal", "ENOSPC no room on 10.0.1.1");
     tree.run("port add --addr 10.0.1.1")
         .code(1)
         .stdout_eq("")

@@ -366,6 +366,77 @@ fn what_was_made_goes_when_enabling_fails() {
 }
 
 #[test]
+fn a_port_that_cannot_listen_says_why() {
+    let host = Host::new("port-why");
+    host.ok("port add all --addr 0.0.0.0");
+    let taken = "EADDRINUSE another RDMA listener has port 7420 at 10.9.0.1, or at all addresses";
+    let refuse = |errno, words| host.kernel.refuse("ports/p/enable", "1", errno, words, 1);
+    refuse(98, taken);
+    let error = host.run("port add p --addr 10.9.0.1").expect_err("taken");
+    let text = "cannot listen on 10.9.0.1:7420: another RDMA listener has port 7420 at 10.9.0.1, \
+                or at all addresses";
+    assert_eq!((error.code.entry().name, error.exit()), ("F0215", 4));
+    assert_eq!(error.to_string(), text);
+    assert_eq!(error.details, ["port all listens on 0.0.0.0:7420"]);
+    assert!(hint(&error).starts_with("farblk port rm all  #"));
+    // Not that of another port number or family, nor one that does not listen.
+    host.ok("port rm all");
+    host.ok("port add other --addr 0.0.0.0:7421");
+    host.ok("port add six --addr ::");
+    refuse(98, taken);
+    let error = host.run("port add p --addr 10.9.0.1").expect_err("taken");
+    assert!(error.details.is_empty());
+    assert!(hint(&error).contains("rdma resource show cm_id"));
+    let loopback = "EINVAL 127.0.0.1 is a loopback address, which RDMA takes for all addresses";
+    refuse(22, loopback);
+    let error = host.run("port add p --addr 127.0.0.1").expect_err("lo");
+    assert_eq!((error.code.entry().name, error.exit()), ("F0106", 2));
+    assert!(error.to_string().ends_with(&loopback[7..]));
+    assert!(hint(&error).starts_with("rdma link  #"));
+}
+
+#[test]
+fn what_a_command_was_refused_is_not_what_a_map_suffers() {
+    let host = Host::new("refusal");
+    host.ok("map 10.9.0.1/e");
+    let refuse = || {
+        let (code, _, text) = host.fails("path rm e 0");
+        assert_eq!(code, "F0104");
+        assert!(
+            text.ends_with("the last path of a map that is enabled"),
+            "{text}"
+        );
+    };
+    refuse();
+    assert!(!host.ok("list").contains("last error"));
+    host.kernel.put("maps/e", "state", "reconnecting");
+    let gone = "ECONNREFUSED nobody listens on 10.9.0.1:7420";
+    for object in ["maps/e", "maps/e/paths/0"] {
+        host.kernel.put(object, "last_error", gone);
+    }
+    refuse();
+    for command in ["list", "show e", "list -j"] {
+        let text = host.ok(command);
+        assert!(text.contains("nobody listens"), "{text}");
+        assert!(!text.contains("last path"), "{text}");
+    }
+    // A module without `refusal` has both in one.
+    host.kernel.forget("refusal");
+    host.kernel.refuse(
+        "ports/1/enable",
+        "1",
+        19,
+        "ENODEV no RDMA device has the address 10.9.0.9",
+        1,
+    );
+    let text = host.fails("port add --addr 10.9.0.9").2;
+    assert!(
+        text.ends_with("no RDMA device has the address 10.9.0.9"),
+        "{text}"
+    );
+}
+
+#[test]
 fn an_old_last_error_is_not_blamed() {
     let host = Host::new("old-error");
     host.kernel.refuse(

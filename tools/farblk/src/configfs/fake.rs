@@ -24,7 +24,7 @@ struct Refusal {
     attribute: String,
     value: String,
     errno: i32,
-    last_error: String,
+    words: String,
     times: u32,
 }
 
@@ -75,13 +75,13 @@ impl Fake {
         attributes.insert(name.into(), value.into());
     }
 
-    /// Lets the next `times` writes of `value` to `attribute` fail.
-    pub fn refuse(&self, attribute: &str, value: &str, errno: i32, last_error: &str, times: u32) {
+    /// Lets the next `times` writes of `value` to `attribute` fail, for the reason `words`.
+    pub fn refuse(&self, attribute: &str, value: &str, errno: i32, words: &str, times: u32) {
         self.state.borrow_mut().refusals.push(Refusal {
             attribute: attribute.into(),
             value: value.into(),
             errno,
-            last_error: last_error.into(),
+            words: words.into(),
             times,
         });
     }
@@ -140,6 +140,7 @@ fn defaults(path: &Path) -> Option<&'static [(&'static str, &'static str)]> {
             ("state", "disabled"),
             ("device", ""),
             ("last_error", ""),
+            ("refusal", ""),
         ],
         ["exports", _] => &[
             ("kind", "ram"),
@@ -165,6 +166,7 @@ fn defaults(path: &Path) -> Option<&'static [(&'static str, &'static str)]> {
             ("clients", "0"),
             ("clients_away", "0"),
             ("last_error", ""),
+            ("refusal", ""),
         ],
         ["exports", _, "hosts", _] => &[
             ("host_id", ""),
@@ -200,6 +202,7 @@ fn defaults(path: &Path) -> Option<&'static [(&'static str, &'static str)]> {
             ("mode", "one_sided"),
             ("size", "0"),
             ("last_error", ""),
+            ("refusal", ""),
         ],
         ["maps", _, "paths", _] => &[
             ("addr", ""),
@@ -211,6 +214,7 @@ fn defaults(path: &Path) -> Option<&'static [(&'static str, &'static str)]> {
             ("reconnects", "0"),
             ("next_try_ms", ""),
             ("last_error", ""),
+            ("refusal", ""),
         ],
         ["discover", _] => &[
             ("addr", ""),
@@ -222,6 +226,7 @@ fn defaults(path: &Path) -> Option<&'static [(&'static str, &'static str)]> {
             ("exports", ""),
             ("rtt_ns", ""),
             ("last_error", ""),
+            ("refusal", ""),
         ],
         _ => return None,
     })
@@ -356,18 +361,20 @@ impl Files for Fake {
         });
         if let Some(refusal) = refusal {
             refusal.times -= 1;
-            let (errno, last_error) = (refusal.errno, refusal.last_error.clone());
-            state
-                .objects
-                .entry(object)
-                .or_default()
-                .insert("last_error".into(), last_error);
+            let (errno, words) = (refusal.errno, refusal.words.clone());
+            let attributes = state.objects.entry(object).or_default();
+            if (name.as_str(), value) == ("enable", "1") {
+                attributes.insert("last_error".into(), words.clone());
+            }
+            if let Some(refusal) = attributes.get_mut("refusal") {
+                *refusal = words;
+            }
             return Err(Fault::Store(error(errno)));
         }
         if (name.as_str(), value) == ("enable", "0") && state.is_last_path(&object) {
             let words = "EBUSY the last path of a map that is enabled";
             let attributes = state.objects.entry(object).or_default();
-            attributes.insert("last_error".into(), words.into());
+            attributes.insert("refusal".into(), words.into());
             return Err(Fault::Store(error(EBUSY)));
         }
         let attributes = state.objects.entry(object.clone()).or_default();
@@ -391,7 +398,7 @@ impl Files for Fake {
                 // The third word of a line is the reservation.
                 if value == "1" && lines.any(|line| line.split(' ').nth(2).is_some()) {
                     let words = "EBUSY pr_clear: the export is reserved; force clears it";
-                    attributes.insert("last_error".into(), words.into());
+                    attributes.insert("refusal".into(), words.into());
                     return Err(Fault::Store(error(EBUSY)));
                 }
                 attributes.insert("pr_registrants".into(), String::new());
@@ -416,6 +423,10 @@ impl Files for Fake {
             _ => {
                 attributes.insert(name, value.into());
             }
+        }
+        let accepted = state.objects.get_mut(&object);
+        if let Some(refusal) = accepted.and_then(|attributes| attributes.get_mut("refusal")) {
+            refusal.clear();
         }
         Ok(())
     }

@@ -32,7 +32,7 @@ const CAUSES: &[Row] = &[
     ),
     (
         "F0106",
-        "The kernel refused a value. last_error of the object says which values it takes; Documentation/configfs.rst lists them.",
+        "The kernel refused a value. refusal of the object says which values it takes; Documentation/configfs.rst lists them.",
         "farblk export create x --ram 4G --block-size 4096",
     ),
     (

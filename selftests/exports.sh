@@ -46,6 +46,41 @@ file_export() {
 	is "the file's size" "$(remote "stat -c %s $file")" $((128 * mib))
 }
 
+# An image that was made on blocks of 512 bytes lies on a disk with blocks of 4096: clients find its
+# partition if the export has the blocks of the image.
+image_blocks() {
+	local dev file=/run/mnt/vm.img
+	remote "grep -qw block $C/features" || skip "the module has no block exports"
+	needs_module null_blk
+	needs sfdisk mkfs.ext4
+	not_local
+	back "null_disk fbn 128 blocksize=4096"
+	must remote "mkfs.ext4 -q $BACK && mkdir -p /run/mnt && modprobe -q ext4; mount $BACK /run/mnt && truncate -s 32M $file && \
+		printf 'label: gpt\nstart=2048,size=4096\n' | sfdisk -q $file"
+	there port add --addr "$FARBLK_SERVER"
+	remote "$FARBLK export create vm --file $file --allow-any-host 2>&1" >/run/stdout || bad "export create: $(cat /run/stdout)"
+	grep -q "has a partition table for blocks of 512 bytes, and clients, which see blocks of 4096, find no partitions: --block-size 512 shows them" /run/stdout ||
+		bad "no warning: $(cat /run/stdout)"
+	is "another block size" "$(remote "$FARBLK export create vm --file $file --allow-any-host --block-size 512 2>&1; echo \$?" | grep -E '^1$|block_size is 4096, not 512' | wc -l)" 2
+	here map "$FARBLK_SERVER/vm"
+	dev=$(cat /run/stdout)
+	is "the blocks of the disk" "$(blockdev --getss "$dev")" 4096
+	[ ! -e "${dev}p1" ] || bad "blocks of 4096 show the partition"
+	here unmap vm
+	there export rm vm
+	there export create vm --file "$file" --allow-any-host --block-size 512
+	here map "$FARBLK_SERVER/vm"
+	dev=$(cat /run/stdout)
+	is "the blocks of the disk" "$(blockdev --getss "$dev")" 512
+	wait_for 20 test -b "${dev}p1" || bad "there is no ${dev}p1"
+	random /run/data 1
+	must direct_write /run/data "${dev}p1"
+	here unmap vm
+	there export rm vm
+	same_data "what the image has" "$(remote "tail -c +$((1 + (1 << 20))) $file | head -c 1M | sha256sum")" "$(sha256sum </run/data)"
+	must remote "umount /run/mnt"
+}
+
 # An export create that was killed can be run again, or removed, wherever it was: each beginning of
 # what the dry run prints stands for one. A short test takes every fifth of them, from a random one
 # on. An export rm is killed after two steps.
@@ -269,6 +304,7 @@ unreserved() {
 }
 
 scenario file_export "a file of the server is a disk, grows, and its loop device goes with the export"
+scenario image_blocks "an image of a disk with other blocks than the disk under it"
 scenario killed_export "an export create or rm that was killed can be run again"
 scenario bad_devices "what cannot be exported is refused with its reason"
 scenario denied "export deny gives an export for any host to others"

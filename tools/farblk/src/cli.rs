@@ -407,8 +407,9 @@ pub struct Create {
     /// Admit all hosts for reading only
     #[arg(long)]
     pub read_only: bool,
-    /// Logical block size of a RAM export: 512, 1024, 2048 or 4096 bytes
-    #[arg(long, value_name = "BYTES", value_parser = size::parse_block, conflicts_with_all = ["device", "file"])]
+    /// Logical block size of a RAM export or a file: 512, 1024, 2048 or 4096 bytes [default: 4096,
+    /// or that of the disk under the file]
+    #[arg(long, value_name = "BYTES", value_parser = size::parse_block, conflicts_with = "device")]
     pub block_size: Option<u64>,
     /// NUMA node of the RAM; -1 for any
     #[arg(long, value_name = "NODE", allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(-1..),

@@ -251,6 +251,12 @@ impl Devices {
         self.attr(name, "queue/logical_block_size")?.parse().ok()
     }
 
+    /// Returns true if the device `name` does not begin where a physical block of its disk begins.
+    pub fn is_misaligned(&self, name: &str) -> bool {
+        self.attr(name, "alignment_offset")
+            .is_some_and(|text| text != "0")
+    }
+
     /// The path that the file behind the loop device `device` ("/dev/loop0") had before it was
     /// removed or replaced; `None` if it has it still.
     pub fn lost_file(&self, device: &str) -> Option<String> {
@@ -302,16 +308,17 @@ impl Devices {
     }
 
     /// Makes a loop device of `file`; `direct` goes past the page cache, with the block size the
-    /// file system needs for it.
+    /// file system needs for it, unless there is a `block_size`: a smaller one needs the cache.
     pub fn attach(
         &self,
         file: &Path,
         read_only: bool,
         direct: bool,
+        block_size: Option<u64>,
         job: &Job,
     ) -> Result<String, Error> {
-        let mut arguments: Vec<&OsStr> =
-            attach_options(read_only, direct).map(OsStr::new).collect();
+        let options = attach_options(read_only, direct, block_size);
+        let mut arguments: Vec<&OsStr> = options.iter().map(OsStr::new).collect();
         arguments.push(file.as_os_str());
         let device = self.losetup(&arguments, job)?;
         Ok(device.trim_end().to_owned())
@@ -370,16 +377,20 @@ impl Devices {
     }
 }
 
-fn attach_options(read_only: bool, direct: bool) -> impl Iterator<Item = &'static str> {
+fn attach_options(read_only: bool, direct: bool, block_size: Option<u64>) -> Vec<String> {
+    let block_size = block_size.map(|bytes| format!("--sector-size={bytes}"));
     ["--find", "--show", "--loop-ref", REFERENCE]
         .into_iter()
         .chain(direct.then_some("--direct-io=on"))
+        .chain(block_size.as_deref())
         .chain(read_only.then_some("--read-only"))
+        .map(str::to_owned)
+        .collect()
 }
 
 /// The command of [`Devices::attach`] with direct I/O, as a line of shell.
-pub fn attach_line(file: &Path, read_only: bool) -> String {
-    let options: Vec<_> = attach_options(read_only, true).collect();
+pub fn attach_line(file: &Path, read_only: bool, block_size: Option<u64>) -> String {
+    let options = attach_options(read_only, true, block_size);
     format!("losetup {} {}", options.join(" "), quote::path(file))
 }
 

@@ -3,13 +3,14 @@
 
 use std::fs;
 use std::io;
+use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::Context;
 use crate::cli::Create;
 use crate::configfs::{Job, words};
-use crate::device::{Loop, attach_line};
+use crate::device::{Devices, Loop, attach_line};
 use crate::error::{Code, Error, Hints};
 use crate::holders::{self, Holder};
 use crate::quote;
@@ -40,6 +41,8 @@ pub enum Backing {
         create: Option<u64>,
         /// The loop devices that back it already.
         loops: Vec<Loop>,
+        /// The logical block size that is asked for, in bytes.
+        block_size: Option<u64>,
     },
 }
 
@@ -48,7 +51,13 @@ impl Backing {
     pub fn find(context: &Context, arguments: &Create, job: &Job) -> Result<Self, Error> {
         match (&arguments.device, &arguments.file, arguments.ram) {
             (Some(path), _, _) => Self::find_device(context, path, arguments.read_only, job),
-            (_, Some(path), _) => Self::find_file(context, path, arguments.size, job),
+            (_, Some(path), _) => {
+                let mut found = Self::find_file(context, path, arguments.size, job)?;
+                if let Self::File { block_size, .. } = &mut found {
+                    *block_size = arguments.block_size;
+                }
+                Ok(found)
+            }
             (_, _, bytes) => Ok(Self::Ram(bytes.unwrap_or_default())),
         }
     }
@@ -89,9 +98,19 @@ impl Backing {
                 .error(Code::BadValue, why)
                 .hint("# --file exports a file on a file system of it"));
         }
-        if !read_only && name.is_some_and(|name| context.devices.is_read_only(&name)) {
+        let is = |is: fn(&Devices, &str) -> bool| {
+            name.as_ref().is_some_and(|name| is(&context.devices, name))
+        };
+        if !read_only && is(Devices::is_read_only) {
             let why = format!("{} is write-protected", whole.display());
             return Err(job.error(Code::WriteProtected, why));
+        }
+        if is(Devices::is_misaligned) {
+            context.output.warn(&format!(
+                "{} begins within a physical block of its disk, which clients cannot see: their \
+                 writes are slow, unless it is a partition that you move to a multiple of 1 MiB",
+                whole.display()
+            ));
         }
         let path = text_of(&whole, job)?;
         Ok(Self::Device { path, number })
@@ -130,6 +149,7 @@ impl Backing {
                 path,
                 create: size,
                 loops: Vec::new(),
+                block_size: None,
             });
         };
         if !metadata.is_file() {
@@ -168,6 +188,7 @@ impl Backing {
             path,
             create: None,
             loops,
+            block_size: None,
         })
     }
 
@@ -200,25 +221,53 @@ impl Backing {
     }
 
     /// The loop device to use again, if there is one.
-    fn again(&self, read_only: bool, job: &Job) -> Result<Option<&Loop>, Error> {
-        let Self::File { loops, .. } = self else {
+    fn again(&self, context: &Context, read_only: bool, job: &Job) -> Result<Option<&Loop>, Error> {
+        let Self::File {
+            loops, block_size, ..
+        } = self
+        else {
             return Ok(None);
         };
-        let fits = |found: &&Loop| read_only || !found.read_only;
-        match (loops.iter().find(fits), loops.first()) {
+        let has_access = |found: &&Loop| read_only || !found.read_only;
+        let differs = |found: &Loop| self.differs(context, &found.device);
+        let fits = |found: &&Loop| has_access(found) && differs(found).is_none();
+        match (loops.iter().find(has_access), loops.first()) {
+            (Some(found), _) if !loops.iter().any(|found| fits(&found)) => {
+                let (device, have) = (&found.device, differs(found).unwrap_or_default());
+                let want = block_size.unwrap_or_default();
+                let why = format!(
+                    "the file backs {device} already, with blocks of {have} bytes, not {want}"
+                );
+                Err(job.error(Code::Differs, why).hint(format!(
+                    "losetup --detach {device}  # if nobody needs it; then try again"
+                )))
+            }
             (None, Some(Loop { device, .. })) => {
                 let why = format!("the file backs {device} already, which is read-only");
                 Err(job.error(Code::WriteProtected, why).hint(format!(
                     "# export it with --read-only\nlosetup --detach {device}  # or let the tool make another one"
                 )))
             }
-            (found, _) => Ok(found),
+            _ => Ok(loops.iter().find(fits)),
         }
+    }
+
+    /// The block size of the loop device `device`, if it is not the one that is asked for.
+    pub fn differs(&self, context: &Context, device: &str) -> Option<u64> {
+        let Self::File {
+            block_size: Some(want),
+            ..
+        } = self
+        else {
+            return None;
+        };
+        let have = context.devices.block_size(device.strip_prefix("/dev/")?)?;
+        (have != *want).then_some(have)
     }
 
     /// Fails if somebody on this host uses the device.
     pub fn require_free(&self, context: &Context, read_only: bool, job: &Job) -> Result<(), Error> {
-        let number = match (self, self.again(read_only, job)?) {
+        let number = match (self, self.again(context, read_only, job)?) {
             (Self::Device { number, .. }, _) => Some(number.clone()),
             (_, Some(found)) => context
                 .devices
@@ -267,12 +316,17 @@ impl Backing {
         undo: &mut Undo<'_>,
         job: &Job,
     ) -> Result<Option<String>, Error> {
-        let (path, create) = match self {
+        let (path, create, block_size) = match self {
             Self::Ram(_) => return Ok(None),
             Self::Device { path, .. } => return Ok(Some(path.clone())),
-            Self::File { path, create, .. } => (path, *create),
+            Self::File {
+                path,
+                create,
+                block_size,
+                ..
+            } => (path, *create, *block_size),
         };
-        if let Some(Loop { device, direct, .. }) = self.again(read_only, job)? {
+        if let Some(Loop { device, direct, .. }) = self.again(context, read_only, job)? {
             if !direct {
                 let text = format!("{device} is used without direct I/O, as it was set up");
                 let hint = Hints::new(format!("losetup --direct-io=on {device}"));
@@ -287,14 +341,17 @@ impl Backing {
         }
         let shown = text_of(path, job)?;
         context.configfs.set(object, "device_path", &shown, job)?;
-        let line = || format!("loop=$({})", attach_line(path, read_only));
+        let line = || format!("loop=$({})", attach_line(path, read_only, block_size));
         if context.configfs.record(line) {
             return Ok(None);
         }
-        let device = match context.devices.attach(path, read_only, true, job) {
-            Err(error) if error.code == Code::Io => {
-                context.devices.attach(path, read_only, false, job)?
-            }
+        let attach = |direct| {
+            context
+                .devices
+                .attach(path, read_only, direct, block_size, job)
+        };
+        let device = match attach(true) {
+            Err(error) if error.code == Code::Io => attach(false)?,
             result => result?,
         };
         undo.device = Some(device.clone());
@@ -303,14 +360,59 @@ impl Backing {
                 let why = format!("{} is write-protected", path.display());
                 return Err(job.error(Code::WriteProtected, why));
             }
-            Some(made) if !made.direct => context.output.warn(&format!(
-                "{} is on a file system without direct I/O: all data is also in the page cache of this host",
-                path.display()
-            )),
+            Some(made) if !made.direct => {
+                let why = match block_size {
+                    Some(_) => "cannot have direct I/O with these blocks",
+                    None => "is on a file system without direct I/O",
+                };
+                context.output.warn(&format!(
+                    "{} {why}: all data is also in the page cache of this host",
+                    path.display()
+                ));
+            }
             _ => {}
+        }
+        if create.is_none() {
+            warn_of_blocks(context, path, &device, block_size.is_some());
         }
         Ok(Some(device))
     }
+}
+
+/// Warns if clients may not find on `device` what the file has: its partitions, of which the table
+/// is written in blocks, or a file system with smaller blocks. `is_chosen` if the user has said
+/// which blocks there are.
+fn warn_of_blocks(context: &Context, path: &Path, device: &str, is_chosen: bool) {
+    let name = device.strip_prefix("/dev/");
+    let Some(have) = name.and_then(|name| context.devices.block_size(name)) else {
+        return;
+    };
+    let shown = path.display();
+    let text = match blocks_of_gpt(path) {
+        Some(table) if table == have => return,
+        Some(table) => format!(
+            "{shown} has a partition table for blocks of {table} bytes, and clients, which see \
+             blocks of {have}, find no partitions: --block-size {table} shows them"
+        ),
+        None if is_chosen || have == SECTOR => return,
+        None => format!(
+            "clients see blocks of {have} bytes, those of the disk under {shown}: what was made \
+             on a disk with blocks of {SECTOR} may need --block-size {SECTOR}"
+        ),
+    };
+    context.output.warn(&text);
+}
+
+/// The block size for which the GPT of a file was written: it is in the second block.
+fn blocks_of_gpt(path: &Path) -> Option<u64> {
+    let mut file = fs::File::open(path).ok()?;
+    [512, 1024, 2048, 4096].into_iter().find(|&block| {
+        let mut signature = [0; 8];
+        let read = file
+            .seek(SeekFrom::Start(block))
+            .and_then(|_| file.read_exact(&mut signature));
+        read.is_ok() && &signature == b"EFI PART"
+    })
 }
 
 /// A path as text; the kernel takes one line.

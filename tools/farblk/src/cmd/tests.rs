@@ -1831,6 +1831,78 @@ fn unmap_waits_for_udev_and_names_who_else_has_the_disk() {
 }
 
 #[test]
+fn a_file_has_the_blocks_that_are_asked_for() {
+    let host = Host::new("file-blocks");
+    host.system.with_blocks_of(4096);
+    let image = host.root.join("image");
+    let mut bytes = vec![0; 16384];
+    bytes[512..520].copy_from_slice(b"EFI PART");
+    fs::write(&image, &bytes).expect("a file");
+    let create = format!("export create x --file {}", image.display());
+    host.ok(&create);
+    let table = "has a partition table for blocks of 512 bytes, and clients, which see blocks of \
+                 4096, find no partitions: --block-size 512 shows them";
+    let text = host.err.take();
+    assert!(text.contains(table), "{text}");
+    let block_size = format!("{create} --block-size 512");
+    let error = host.run(&block_size).expect_err("differs");
+    assert_eq!(error.code.entry().name, "F0103");
+    assert_eq!(error.details, ["block_size is 4096, not 512"]);
+    host.ok(&format!("{create} --block-size 4096"));
+    host.ok("export rm x");
+    host.system.take_log();
+    host.ok(&block_size);
+    let log = host.system.take_log();
+    assert!(log[0].contains(" --sector-size=512 "), "{log:?}");
+    assert!(!host.err.take().contains("partition table"));
+    // The kernel takes it from the device.
+    assert!(
+        !host
+            .kernel
+            .take_log()
+            .iter()
+            .any(|line| line.contains("block_size"))
+    );
+    let other = block_size.replace(" x ", " y ").replace("512", "1024");
+    let (code, _, text) = host.fails(&other);
+    assert_eq!(code, "F0103");
+    assert!(
+        text.contains("with blocks of 512 bytes, not 1024"),
+        "{text}"
+    );
+    host.ok("export rm x");
+    // Without a table nobody knows, and a file that is made has nothing in it yet.
+    bytes[512] = 0;
+    fs::write(&image, &bytes).expect("a file");
+    host.ok(&create);
+    assert!(host.err.take().contains("clients see blocks of 4096 bytes"));
+    host.ok(&format!(
+        "export create new --file {}/new --size 1M",
+        host.root.display()
+    ));
+    assert!(!host.err.take().contains("blocks"));
+    let usage = host.fails("export create z --device /dev/sdb --block-size 512");
+    assert_eq!(usage.0, "F0101");
+}
+
+#[test]
+fn a_misaligned_device_is_told_of() {
+    let host = Host::new("misaligned");
+    host.system.disk("sdb1");
+    host.system.attr("sdb1", "alignment_offset", "3584");
+    host.ok("export create x --device /dev/sdb1");
+    let text = host.err.take();
+    assert!(
+        text.contains("/dev/sdb1 begins within a physical block"),
+        "{text}"
+    );
+    host.system.attr("sdb1", "alignment_offset", "0");
+    host.ok("export rm x");
+    host.ok("export create x --device /dev/sdb1");
+    assert!(!host.err.take().contains("physical block"));
+}
+
+#[test]
 fn a_loop_device_of_somebody_else_is_used_and_stays() {
     let host = Host::new("foreign");
     let file = host.root.join("disk");
@@ -2331,7 +2403,6 @@ fn options_of_the_other_kind_are_refused() {
         "--device /dev/sdb --numa 0",
         "--file /none --numa -1",
         "--device /dev/sdb --block-size 512",
-        "--file /none --block-size 512",
     ] {
         let (code, exit, _) = host.fails(&format!("export create x {options}"));
         assert_eq!((code, exit), ("F0101", 2), "{options}");

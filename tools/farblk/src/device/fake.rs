@@ -30,6 +30,8 @@ struct State {
     loops: BTreeMap<u32, Loop>,
     log: Vec<String>,
     no_direct: bool,
+    /// The block size of the disks under the files, if it is not 512.
+    block_size: Option<u64>,
     missing: bool,
     busy: bool,
     /// How many times udev has to be waited for until it has closed the loop devices.
@@ -88,6 +90,11 @@ impl Fake {
     /// No file system of this host has direct I/O.
     pub fn without_direct_io(&self) {
         self.state.borrow_mut().no_direct = true;
+    }
+
+    /// The files of this host are on disks with blocks of this size.
+    pub fn with_blocks_of(&self, bytes: u64) {
+        self.state.borrow_mut().block_size = Some(bytes);
     }
 
     /// This host has no losetup.
@@ -158,6 +165,7 @@ impl Fake {
         if !made.file.exists() || (state.no_direct && made.direct) {
             return Err(format!("losetup: {file}: failed to set up loop device"));
         }
+        let block_size_below = state.block_size.unwrap_or(512).to_string();
         let used = |index: &u32| state.loops.contains_key(index);
         let index = (0..).find(|index| !used(index)).unwrap_or_default();
         let name = format!("loop{index}");
@@ -165,6 +173,14 @@ impl Fake {
         drop(state);
         self.appear(&name, &format!("7:{index}"));
         self.attr(&name, "loop/backing_file", file);
+        let block_size = options
+            .iter()
+            .find_map(|option| option.strip_prefix("--sector-size="));
+        let block_size = block_size.unwrap_or(match has("--direct-io=on") {
+            true => &block_size_below,
+            false => "512",
+        });
+        self.attr(&name, "queue/logical_block_size", block_size);
         self.measure(&name, file);
         Ok(format!("/dev/{name}\n"))
     }

@@ -86,10 +86,10 @@ const EXPORT: &[Key] = &[
     key("uuid", "uuid", Form::Uuid, ""),
     key("read_only", "read_only", Form::Flag, "0"),
     key(
-        "block_size",
-        "block_size",
+        BLOCK_SIZE,
+        BLOCK_SIZE,
         Form::Size(size::parse_block),
-        "4096",
+        BLOCK_SIZE_OF_RAM,
     ),
     key("numa_node", "numa_node", Form::Number(-1, 65535), "-1"),
     key("ram_reserve", "ram_reserve", Form::Size(size::parse), ""),
@@ -184,8 +184,12 @@ pub fn unnamed_id(value: &str) -> Option<&str> {
     value.strip_prefix(UNNAMED)
 }
 
-/// The keys that only a RAM export has.
-pub const RAM_ONLY: [&str; 3] = ["block_size", "numa_node", "ram_reserve"];
+/// The keys that only a RAM export has as attributes.
+pub const RAM_ONLY: [&str; 3] = [BLOCK_SIZE, "numa_node", "ram_reserve"];
+/// The one of these that the loop device of a file has, too: without it that chooses.
+pub const BLOCK_SIZE: &str = "block_size";
+/// Its default with RAM.
+pub const BLOCK_SIZE_OF_RAM: &str = "4096";
 /// The keys of which an export has exactly one.
 pub const BACKINGS: [&str; 3] = ["ram", "device", "file"];
 

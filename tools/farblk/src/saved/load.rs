@@ -241,7 +241,8 @@ impl Source<'_> {
         };
         let parsed = known.form.parse(value.get_ref());
         let parsed = parsed.map_err(|why| self.problem(key, format!("{word}: {why}")))?;
-        if known.default.is_empty() || parsed != known.default {
+        // A file has another default than RAM.
+        if known.default.is_empty() || parsed != known.default || known.name == keys::BLOCK_SIZE {
             values.insert(known.name, parsed);
         }
         Ok(())
@@ -312,6 +313,10 @@ impl Source<'_> {
 
     /// Finds what is wrong with an object as a whole.
     fn judge(&self, object: &mut Object) {
+        let block_size = object.value(keys::BLOCK_SIZE);
+        if block_size == keys::BLOCK_SIZE_OF_RAM && !object.values.contains_key("file") {
+            object.values.remove(keys::BLOCK_SIZE);
+        }
         let has = |key: &&str| object.values.contains_key(*key);
         let mut texts = Vec::new();
         match object.kind {
@@ -326,7 +331,8 @@ impl Source<'_> {
                     }
                     ["ram"] => texts.extend(ram_size_error(object)),
                     [one] => {
-                        let only = keys::RAM_ONLY.into_iter().find(has);
+                        let mut only = keys::RAM_ONLY.into_iter().filter(has);
+                        let only = only.find(|key| (*one, *key) != ("file", keys::BLOCK_SIZE));
                         texts.extend(only.map(|key| format!("{key} is for ram, not for {one}")));
                     }
                     several => {

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use super::keys::{self, BACKINGS, Form, Key, RAM_ONLY};
+use super::keys::{self, BACKINGS, BLOCK_SIZE, Form, Key, RAM_ONLY};
 use super::{Group, Kind, Member, Object, Problem, Saved, Values};
 use crate::addr::Endpoint;
 use crate::cmd::Context;
@@ -182,6 +182,13 @@ fn backing(context: &Context, path: &Path, object: &mut Object) {
     match lasting(context, &device) {
         Ok((key, value)) => {
             object.values.insert(key, value);
+            if key == "file" {
+                let name = loop_name(context, &device);
+                let name = name.as_deref().and_then(|path| path.strip_prefix("/dev/"));
+                let bytes = name.and_then(|name| context.devices.block_size(name));
+                let bytes = bytes.map(|bytes| (BLOCK_SIZE, bytes.to_string()));
+                object.values.extend(bytes);
+            }
         }
         Err(why) => {
             let text = format!("{title} cannot be saved: {why}");
@@ -312,9 +319,10 @@ pub fn align(context: &Context, running: &mut Object, saved: &Object) {
             running.values.insert(key, want.clone());
         }
     }
-    // The kernel chooses these two where a file does not say them.
-    for key in ["uuid", "ram_reserve"] {
-        if !saved.values.contains_key(key) {
+    // The kernel chooses these where a file does not say them, the last one for a loop device.
+    for key in ["uuid", "ram_reserve", BLOCK_SIZE] {
+        let is_chosen = key != BLOCK_SIZE || running.values.contains_key("file");
+        if is_chosen && !saved.values.contains_key(key) {
             running.values.remove(key);
         }
     }

@@ -272,7 +272,7 @@ fn find_backing(context: &Context, object: &Object, job: &Job) -> Result<Backing
         key_file: None,
         allow_any_host: false,
         read_only,
-        block_size: None,
+        block_size: text("block_size").and_then(|bytes| bytes.parse().ok()),
         numa: None,
         max_clients: None,
         protection: None,

@@ -38,7 +38,11 @@ fn settings(
     let optional = [
         (
             "block_size",
-            arguments.block_size.map(|value| value.to_string()),
+            arguments
+                .block_size
+                // That of a file is its loop device's.
+                .filter(|_| arguments.file.is_none())
+                .map(|value| value.to_string()),
         ),
         ("numa_node", arguments.numa.map(|value| value.to_string())),
         (
@@ -280,6 +284,13 @@ fn create_existing(
     }
     // A command with other arguments was killed before it had made the loop device.
     let is_file = |path: &&str| matches!(context.devices.number(Path::new(path)), Ok(None));
+    if let Some(bytes) = have
+        .as_deref()
+        .and_then(|path| backing.differs(context, path))
+    {
+        let wanted = arguments.block_size.unwrap_or_default();
+        differences.push(format!("block_size is {bytes}, not {wanted}"));
+    }
     if let Some(path) = have.as_deref().filter(is_file) {
         differences.push(format!("device_path is {path:?}, which is no block device"));
     }

@@ -672,6 +672,40 @@ fn saving_keeps_a_host_name_that_is_not_in_use_yet() {
 }
 
 #[test]
+fn a_file_is_restored_with_its_blocks() {
+    let mut host = Host::new("config-file-blocks");
+    let file = host.root.join("disk.img");
+    let create = format!("export create e --file {} --size 1M", file.display());
+    host.ok(&format!("{create} --block-size 512 --allow b"));
+    host.ends("config save", 0);
+    let saved = host.file("server.toml");
+    assert!(saved.contains("\nblock_size = 512\n"), "{saved}");
+    host.reload();
+    host.system = device::fake::Fake::new(&host.root);
+    host.system.with_blocks_of(4096);
+    host.ends("config restore", 0);
+    let log = host.system.take_log();
+    assert!(log[0].contains(" --sector-size=512 "), "{log:?}");
+    assert_eq!(host.ends("config diff", 0), "");
+    // One that was saved without takes what the disk under it has; 4096 is no default of a file.
+    host.write("server.toml", &saved.replace("block_size = 512\n", ""));
+    assert_eq!(host.ends("config diff", 0), "");
+    let other = saved.replace("block_size = 512\n", "block_size = 4096\n");
+    host.write("server.toml", &other);
+    let diff = host.ends("config diff", 1);
+    assert!(
+        diff.contains("block_size is 512, in the file \"4K\""),
+        "{diff}"
+    );
+    let device = "[export.d]\ndevice = \"/dev/disk/by-id/x\"\nblock_size = 512\n";
+    host.write("server.toml", device);
+    assert!(
+        host.ends("config check", 1)
+            .contains("block_size is for ram")
+    );
+}
+
+#[test]
 fn a_file_is_restored_with_its_own_loop_device() {
     let mut host = Host::new("config-file");
     let file = host.root.join("disk.img");

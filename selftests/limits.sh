@@ -83,6 +83,22 @@ scsi_debug() {
 	like "blocks of 4096, thin" "scsi_disk 8 sector_size=4096 lbpu=1 lbpws=1"
 	like "write protected" "scsi_disk 8 wp=1" ro
 }
+# One that does not begin at a physical block. Clients cannot be told, so they are promised none.
+misaligned() {
+	local f
+	not_local
+	needs_module brd
+	needs_module dm_mod
+	# What brd writes as a whole begins 7 sectors before this.
+	back "dm_disk odd \"0 4096 linear \$(brd_disk 4) 7\""
+	is "alignment_offset of the device" "$(remote "cat /sys/dev/block/\$(lsblk -dno MAJ:MIN $BACK | xargs)/alignment_offset")" 512
+	is "physical_block_size of the device" "$(remote "blockdev --getpbsz $BACK")" 4096
+	must serve_block e "$BACK"
+	must map m e
+	for f in physical_block_size minimum_io_size; do is "$f" "$(queue_file "$DEV" $f)" 512; done
+	whole "a misaligned disk"
+	must unmap m
+}
 mapper() {
 	needs_module dm_mod
 	like "odd size" "dm_disk odd \"0 16391 linear \$(null_disk fbn 9) 8\""
@@ -182,6 +198,7 @@ scenario null_blk "null_blk's limits in all their kinds"
 scenario loop "a loop device's limits"
 scenario brd "a RAM disk's limits"
 scenario scsi_debug "a SCSI disk's limits"
+scenario misaligned "a disk that does not begin at a physical block"
 scenario mapper "a size that is no multiple of a page"
 scenario read_only "read-only for everybody, for a host, by itself"
 scenario exclusive "an exported device is nobody else's, and somebody else's cannot be exported"

@@ -126,6 +126,8 @@ pub(crate) struct BdevLimits {
     pub(crate) logical_block_size: u32,
     /// The smallest unit that is written without reading first, in bytes.
     pub(crate) physical_block_size: u32,
+    /// The device begins where a physical block begins.
+    pub(crate) aligned: bool,
     /// The preferred smallest I/O, in bytes.
     pub(crate) io_min: u32,
     /// The preferred size of I/O, in bytes; 0 if there is none.
@@ -363,6 +365,8 @@ impl Bdev {
         BdevLimits {
             logical_block_size: limits.logical_block_size,
             physical_block_size: limits.physical_block_size,
+            // SAFETY: By the type invariants.
+            aligned: unsafe { bindings::bdev_alignment_offset(bdev) } == 0,
             io_min: limits.io_min,
             io_opt: limits.io_opt,
             max_hw_sectors: limits.max_hw_sectors,

@@ -42,6 +42,7 @@ mod tests {
         BdevLimits {
             logical_block_size: 1024,
             physical_block_size: 4096,
+            aligned: true,
             io_min: 8192,
             io_opt: 65536,
             max_hw_sectors: 512,

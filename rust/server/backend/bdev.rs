@@ -264,11 +264,17 @@ fn limits(bdev: &Bdev) -> Result<BlockLimits, Failure> {
     // The block layer would have to split a write at a boundary of atomic writes and at a chunk.
     // The lowest bit of both is the largest power of two that divides both.
     let edges = limits.atomic_write_boundary_sectors | limits.chunk_sectors;
+    // Clients cannot be told where the first physical block begins. So none is promised that they
+    // would take for one that is written as a whole.
+    let (physical_block_size, io_min, io_opt) = match limits.aligned {
+        true => (limits.physical_block_size, limits.io_min, limits.io_opt),
+        false => (logical_block_size.get(), logical_block_size.get(), 0),
+    };
     Ok(BlockLimits {
         logical_block_size,
-        physical_block_size: limits.physical_block_size,
-        io_min: limits.io_min,
-        io_opt: limits.io_opt,
+        physical_block_size,
+        io_min,
+        io_opt,
         max_io: IO_SIZE_MAX,
         max_discard: bytes(limits.max_discard_sectors),
         discard_granularity: limits.discard_granularity,

@@ -9,6 +9,7 @@ use super::{
     might_sleep, //
 };
 use crate::base::{
+    errno::EOPNOTSUPP,
     module::{
         self,
         ModuleRef, //
